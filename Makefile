@@ -1,0 +1,61 @@
+# Everything a newcomer needs is `make demo` and `make test`; `make help` lists the rest.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+
+# What a build of the components and the test bed's own tools need from Debian; installed if we may and something lacks.
+PACKAGES := gcc libc6-dev libseccomp-dev pkg-config python3-venv
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: .venv/ready ## Make the virtual environment with pinnace, testbed and the developers' tools in it
+
+.venv/ready: pyproject.toml testbed/pyproject.toml constraints.txt | packages
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./testbed
+	touch $@
+
+.PHONY: packages
+packages:
+	@if command -v dpkg-query >/dev/null && ! dpkg-query --show $(PACKAGES) >/dev/null 2>&1; then \
+	  if [ "$$(id -u)" = 0 ]; then \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(PACKAGES); \
+	  else echo "make: please install: $(PACKAGES)" >&2; exit 1; fi; \
+	fi
+
+.PHONY: fetch
+fetch: setup ## Get the upstream components (built from source where there is no internet: about 15 minutes, once)
+	$(BIN)/pinnace fetch
+
+.PHONY: format
+format: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: check
+check: setup ## The fast part of the tests: style, types, layers, units (under a minute)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(PYTEST) -q -m 'not bed and not build'
+
+.PHONY: test
+test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
+	$(PYTEST) -m 'bed or build' --durations=10
+
+.PHONY: demo
+demo: setup fetch ## From nothing to a Slurm job over two hosts, on a test bed of its own
+	$(BIN)/python examples/demo.py
+
+.PHONY: clean
+clean: ## Remove the test bed, if one is left, and everything that is built in this directory
+	if [ -x $(BIN)/testbed ]; then $(BIN)/testbed clean; fi
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

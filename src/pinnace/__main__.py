@@ -1,0 +1,5 @@
+"""``python -m pinnace``."""
+
+from pinnace.cli import main
+
+main()

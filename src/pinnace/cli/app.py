@@ -1,0 +1,71 @@
+"""The ``pinnace`` command: its groups, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from pinnace import __version__
+from pinnace.cli.fetch import fetch
+from pinnace.cli.output import OutputFormat, fail, output_option, show
+from pinnace.components.manifest import manifest
+from pinnace.errors import PinnaceError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
+@click.version_option(__version__, prog_name="pinnace")
+def pinnace(*, debug: bool) -> None:
+    """Kubernetes, complete and unmodified, aboard Slurm.
+
+    Start with `pinnace fetch`, which gets the upstream components once.
+    """
+    del debug  # looked at by main()
+
+
+@pinnace.command()
+@output_option
+def version(output: OutputFormat) -> None:
+    """Show the version of pinnace and of every upstream component."""
+    rows = [{"name": "pinnace", "version": __version__}]
+    rows += [{"name": component.name, "version": component.version} for component in manifest().values()]
+    show(rows, output, columns=("name", "version"))
+
+
+pinnace.add_command(fetch)
+
+
+def main() -> NoReturn:
+    """Run the command. Every failure that we know is one message; the others are bugs, and show themselves."""
+    signal.signal(signal.SIGTERM, _terminate)
+    debug = "--debug" in sys.argv
+    try:
+        pinnace(standalone_mode=False)
+    except click.ClickException as error:
+        if debug:
+            raise
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        fail("interrupted")
+        sys.exit(128 + signal.SIGINT)
+    except PinnaceError as error:
+        if debug:
+            raise
+        fail(error.message, hint=error.hint)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has gone; Python would complain when it flushes
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _terminate(signum: int, _frame: object) -> None:
+    """Unwind as on Ctrl-C, so that nothing half-done stays behind."""
+    signal.signal(signum, signal.SIG_IGN)
+    raise SystemExit(128 + signum)

@@ -1,0 +1,102 @@
+"""How everything looks: data on stdout, messages and progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Command = TypeVar("Command", bound="Callable[..., object]")
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class OutputFormat(StrEnum):
+    """What ``-o`` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+def output_option(command: Command) -> Command:
+    """The ``-o`` option, the same for every command that shows data."""
+    choice = click.Choice(OutputFormat, case_sensitive=False)
+    return click.option("-o", "--output", type=choice, default=OutputFormat.TABLE, help="How to print it.")(command)
+
+
+def show(rows: Sequence[dict[str, Any]], output: OutputFormat, *, columns: Sequence[str]) -> None:
+    """Print rows on stdout. The table shows ``columns``; JSON and YAML have everything."""
+    if output is OutputFormat.JSON:
+        click.echo(json.dumps(rows, indent=2))
+    elif output is OutputFormat.YAML:
+        click.echo(yaml.safe_dump(list(rows), sort_keys=False), nl=False)
+    elif output is OutputFormat.NAME:
+        for row in rows:
+            click.echo(row["name"])
+    else:
+        table = [[column.upper() for column in columns], *([str(row[column]) for column in columns] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for line in table:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            click.echo("   ".join(cells).rstrip())
+
+
+def fail(message: str, *, hint: str = "") -> None:
+    """Say what went wrong and what to do about it."""
+    click.echo(f"{_paint('✗', 'red')} {message}", err=True)
+    if hint:
+        click.echo(hint, err=True)
+
+
+def _paint(text: str, colour: str) -> str:
+    return text if "NO_COLOR" in os.environ else click.style(text, fg=colour)
+
+
+class Progress:
+    """Shows steps: a moving line on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._turn = 0
+        self._last = 0.0
+
+    def step(self, label: str, text: str) -> None:
+        if self._terminal:
+            self._last = 0.0
+            self.progress(label, text)
+        else:
+            click.echo(f"  {label}: {text}", err=True)
+
+    def progress(self, label: str, text: str) -> None:
+        if not self._terminal or time.monotonic() - self._last < 0.08:
+            return
+        self._last = time.monotonic()
+        self._turn = (self._turn + 1) % len(SPINNER)
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        line = f"{SPINNER[self._turn]} {label}: {text}"
+        click.echo(f"\r\x1b[K{line[: width - 1]}", nl=False, err=True)
+
+    def done(self, label: str, text: str) -> None:
+        self._line("✓", "green", label, text)
+
+    def note(self, label: str, text: str) -> None:
+        self._line("!", "yellow", label, text)
+
+    def _line(self, mark: str, colour: str, label: str, text: str) -> None:
+        self.clear()
+        click.echo(f"{_paint(mark, colour)} {label}: {text}", err=True)
+
+    def clear(self) -> None:
+        """Take the moving line away."""
+        if self._terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)

@@ -1,0 +1,107 @@
+"""Bring components into a store, from wherever they can be had."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.components.build import build
+from pinnace.components.bundle import Bundle
+from pinnace.components.download import reachable
+from pinnace.components.release import fetch_release, first_url
+from pinnace.components.store import Origin, State
+from pinnace.errors import ToolchainError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pinnace.components.events import Reporter
+    from pinnace.components.manifest import Component
+    from pinnace.components.store import Entry, Store, Stores
+
+    Source = Callable[[Component, Path], tuple[Origin, str]]
+
+
+def choose_source(wanted: str | None, missing: Sequence[Component], arch: str, reporter: Reporter) -> Source:
+    """The way to get the missing components: the one that was asked for, or the first that can work here."""
+
+    def from_release(component: Component, target: Path) -> tuple[Origin, str]:
+        return Origin.RELEASE, fetch_release(component, arch, target, reporter)
+
+    def from_build(component: Component, target: Path) -> tuple[Origin, str]:
+        return Origin.BUILD, build(component, arch, target, reporter)
+
+    if wanted == Origin.RELEASE:
+        return from_release
+    if wanted == Origin.BUILD:
+        return from_build
+    if wanted is not None:
+        return _from_bundle(Path(wanted), arch, reporter)
+    if reachable(first_url(missing[0], arch)):
+        return from_release
+    if shutil.which("go"):
+        reporter.note("fetch", "upstream's releases cannot be reached from here; building from source instead")
+        return from_build
+    raise ToolchainError(
+        "neither upstream's releases nor a Go toolchain are at hand: "
+        "the release server does not answer, and there is no `go` on the PATH",
+        hint="On a machine with internet run `pinnace fetch --bundle FILE`, copy the file here and run "
+        "`pinnace fetch --from FILE`; or install Go and run `pinnace fetch --from build`.",
+    )
+
+
+def _from_bundle(file: Path, arch: str, reporter: Reporter) -> Source:
+    if not file.is_file():
+        raise UsageError(
+            f"there is no file {file} to fetch from",
+            hint="`--from` takes `release`, `build`, or the path of a bundle made with `pinnace fetch --bundle`.",
+        )
+    bundle = Bundle(file)
+
+    def from_bundle(component: Component, target: Path) -> tuple[Origin, str]:
+        reporter.step(component.label, f"unpacking from {file.name}")
+        return Origin.BUNDLE, bundle.unpack(component, arch, target)
+
+    return from_bundle
+
+
+def fetch(
+    components: Sequence[Component],
+    *,
+    stores: Stores,
+    target: Store,
+    wanted: str | None,
+    reporter: Reporter,
+    deep: bool = False,
+) -> list[Entry]:
+    """Make sure that all components are there and whole; install what is not into ``target``."""
+    entries = {component.name: stores.look(component, deep=deep) for component in components}
+    for entry in entries.values():
+        if entry.state is State.DAMAGED:
+            reporter.note(entry.component.label, f"damaged ({entry.reason}); fetching it again")
+    missing = [entry.component for entry in entries.values() if entry.state is not State.INSTALLED]
+    if missing:
+        source = choose_source(wanted, missing, target.arch, reporter)
+        installed = [fetch_one(component, target, source, reporter) for component in missing]
+        entries |= {entry.component.name: entry for entry in installed}
+    return list(entries.values())
+
+
+def fetch_one(component: Component, store: Store, source: Source, reporter: Reporter) -> Entry:
+    """Install one component, unless another process does it while we wait for the lock."""
+
+    def waiting(holder: str) -> None:
+        reporter.step(component.label, f"waiting for {holder}, which is fetching it")
+
+    with store.lock(component, waiting):
+        entry = store.look(component)
+        if entry.state is State.INSTALLED:
+            reporter.done(component.label, "installed meanwhile by another process")
+            return entry
+        start = time.monotonic()
+        entry = store.install(component, lambda target: source(component, target))
+    detail = f"{entry.record.origin}: {entry.record.detail}" if entry.record else ""
+    reporter.done(component.label, f"installed in {time.monotonic() - start:.1f} s ({detail})")
+    return entry

@@ -1,0 +1,61 @@
+"""The errors that a user can meet.
+
+    PinnaceError              anything that is said to the user in one message, with a hint what to do next
+    ├── UsageError            the request itself is wrong: an unknown name, options that exclude each other
+    ├── ComponentError        an upstream component cannot be had, or is not what it should be
+    │   ├── ChecksumError     the bytes are not the expected ones
+    │   ├── UnreachableError  the place to download from does not answer
+    │   └── ToolchainError    something that a build needs is missing on this machine
+    └── NoSpaceError          a file system is full, or too small for what was asked
+
+Only ``pinnace.cli`` prints them; everything below raises.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ChecksumError",
+    "ComponentError",
+    "NoSpaceError",
+    "PinnaceError",
+    "ToolchainError",
+    "UnreachableError",
+    "UsageError",
+]
+
+
+class PinnaceError(Exception):
+    """What happened and why, and in ``hint`` what the user can do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(PinnaceError):
+    """The request itself is wrong."""
+
+    exit_code = 2
+
+
+class ComponentError(PinnaceError):
+    """An upstream component cannot be had, or is not what it should be."""
+
+
+class ChecksumError(ComponentError):
+    """The bytes are not the expected ones."""
+
+
+class UnreachableError(ComponentError):
+    """The place to download from does not answer."""
+
+
+class ToolchainError(ComponentError):
+    """Something that a build needs is missing on this machine."""
+
+
+class NoSpaceError(PinnaceError):
+    """A file system is full, or too small for what was asked."""
