@@ -1,17 +1,25 @@
-"""What all tests share."""
+"""What all tests share: the real components, and one real bed for all tests that are marked ``bed``."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pinnace.components.store import user_root
+from testbed import Bed
+from testbed.plan import Plan
+from testbed.state import Directories
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+# Not the default: whoever develops on this machine may have a bed of their own up.
+TEST_STATE = Path("/var/lib/testbed-pytest")
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +27,21 @@ def real_store() -> Path:
     """The user's own store with all real components in it, fetched if need be (minutes, the first time)."""
     subprocess.run([sys.executable, "-m", "pinnace", "fetch"], check=True, timeout=3000)
     return user_root()
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Bed]:
+    """A bed with three compute hosts; n2 and n3 have GPUs. What a killed test run left is removed first."""
+    if os.geteuid() != 0:
+        pytest.fail("the bed needs root: run `make test` as root")
+    directories = Directories(state=TEST_STATE)
+    Bed(directories).down()
+    bed = Bed.up(Plan(hosts=3, fast=True), directories)
+    yield bed
+    bed.down()
+
+
+@pytest.fixture
+def bed_environment(bed: Bed) -> dict[str, str]:
+    """The environment in which the command ``testbed`` finds that bed."""
+    return os.environ | {"TESTBED_STATE": str(bed.directories.state)}

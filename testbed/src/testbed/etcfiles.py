@@ -1,0 +1,60 @@
+"""The files of /etc that make the users and the hosts of the bed: pure functions from the machine's to the bed's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from testbed.plan import SYSTEM_USERS, USERS, Plan, User
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["group", "hosts", "passwd", "profile", "resolv_conf", "shadow", "subids"]
+
+SUBIDS_PER_USER = 65_536
+
+
+def without(text: str, names: set[str], ids: set[str]) -> list[str]:
+    """The lines of a passwd-like file that do not clash with the users of the bed."""
+    lines = (line for line in text.splitlines() if line.count(":") >= 2)
+    return [line for line in lines if line.split(":")[0] not in names and line.split(":")[2] not in ids]
+
+
+def merge(text: str, users: Iterable[User], lines: Iterable[str]) -> str:
+    users = tuple(users)
+    kept = without(text, {user.name for user in users}, {str(user.uid) for user in users})
+    return "\n".join([*kept, *lines]) + "\n"
+
+
+def passwd(machine: str) -> str:
+    users = (*SYSTEM_USERS, *USERS)
+    return merge(machine, users, (f"{u.name}:x:{u.uid}:{u.uid}::{u.home}:{u.shell}" for u in users))
+
+
+def group(machine: str) -> str:
+    users = (*SYSTEM_USERS, *USERS)
+    return merge(machine, users, (f"{u.name}:x:{u.uid}:" for u in users))
+
+
+def shadow() -> str:
+    """Nobody has a password: one becomes a user of the bed with ``testbed run``."""
+    return "".join(f"{name}:*:19000:0:99999:7:::\n" for name in ("root", *(u.name for u in (*SYSTEM_USERS, *USERS))))
+
+
+def subids() -> str:
+    """The same text for subuid and subgid."""
+    return "".join(f"{u.name}:{u.subids}:{SUBIDS_PER_USER}\n" for u in USERS if u.subids is not None)
+
+
+def hosts(plan: Plan) -> str:
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    return "\n".join([*lines, *(f"{host.address} {host.name}" for host in plan.linked)]) + "\n"
+
+
+def resolv_conf() -> str:
+    """A resolver that refuses at once: names outside /etc/hosts do not exist in the bed."""
+    return "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
+
+
+def profile() -> str:
+    return 'PATH="/opt/pinnace/bin:$PATH"\n'

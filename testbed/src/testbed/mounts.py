@@ -1,0 +1,261 @@
+"""The file systems of a host, as a plan of small steps that can be described, tested and executed.
+
+A host sees the machine's root read-only. What a host changes goes to its own directories below the state directory:
+/etc and /opt are overlays over the machine's, so the users of the bed exist in the bed only.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from testbed.namespaces import (
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    mount,
+    private,
+    readonly,
+    readwrite,
+    umount2,
+)
+from testbed.plan import Host, Role
+from testbed.slurmconf import gpu_path
+
+if TYPE_CHECKING:
+    from testbed.cgroups import Cgroups
+    from testbed.state import Directories
+
+__all__ = ["Step", "host_mounts"]
+
+HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
+FAKE_MAJOR = 240  # "local/experimental use": a fake GPU can be allowed or denied, opening it says ENXIO
+
+
+class Step(Protocol):
+    """One thing to do inside the new mount namespace."""
+
+    def describe(self) -> str: ...
+
+    def execute(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOnlyRoot:
+    """Everything of the machine but the state directory."""
+
+    writable: str
+
+    def describe(self) -> str:
+        return f"everything read-only but {self.writable}"
+
+    def execute(self) -> None:
+        private("/")
+        mount(self.writable, self.writable, flags=MS_BIND)
+        readonly("/")
+        readwrite(self.writable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filesystem:
+    """A mount; ``flags`` as in mount(2)."""
+
+    target: str
+    fstype: str
+    options: str = ""
+    flags: int = 0
+
+    def describe(self) -> str:
+        return f"mount -t {self.fstype} -o {self.options or 'defaults'} {self.fstype} {self.target}"
+
+    def execute(self) -> None:
+        mount(self.fstype, self.target, self.fstype, self.flags, self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmount:
+    """The machine's, with all below: who reads /proc/mounts in a host must not find what cannot be seen there."""
+
+    target: str
+
+    def describe(self) -> str:
+        return f"umount --lazy {self.target}"
+
+    def execute(self) -> None:
+        while os.path.ismount(self.target):
+            umount2(self.target, MNT_DETACH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bind:
+    source: str
+    target: str
+
+    def describe(self) -> str:
+        return f"mount --bind {self.source} {self.target}"
+
+    def execute(self) -> None:
+        mount(self.source, self.target, flags=MS_BIND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hide:
+    """An empty directory over one that the users of the bed must not see."""
+
+    target: str
+
+    def describe(self) -> str:
+        return f"hide {self.target}"
+
+    def execute(self) -> None:
+        if Path(self.target).is_dir():
+            mount("tmpfs", self.target, "tmpfs", HARDENED, "mode=0700,size=64m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory:
+    """A directory of the host; the owner is looked up in the /etc/passwd that the host has by now."""
+
+    path: str
+    mode: int = 0o755
+    owner: str = "root"
+
+    def describe(self) -> str:
+        return f"mkdir -m {self.mode:o} {self.path} ({self.owner})"
+
+    def execute(self) -> None:
+        path = Path(self.path)
+        path.mkdir(exist_ok=True)
+        user = pwd.getpwnam(self.owner)
+        os.chown(path, user.pw_uid, user.pw_gid)
+        path.chmod(self.mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symlink:
+    path: str
+    target: str
+
+    def describe(self) -> str:
+        return f"ln -s {self.target} {self.path}"
+
+    def execute(self) -> None:
+        Path(self.path).symlink_to(self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A character device."""
+
+    path: str
+    major: int
+    minor: int
+    mode: int = 0o666
+
+    def describe(self) -> str:
+        return f"mknod -m {self.mode:o} {self.path} c {self.major} {self.minor}"
+
+    def execute(self) -> None:
+        os.mknod(self.path, stat.S_IFCHR, os.makedev(self.major, self.minor))
+        Path(self.path).chmod(self.mode)
+
+
+def host_mounts(host: Host, directories: Directories, cgroups: Cgroups, *, hidden: tuple[str, ...]) -> tuple[Step, ...]:
+    """The steps in their order: a source below /tmp or /var must be used before something covers it."""
+    own = directories.host(host.name)
+    if host.role is Role.SWITCH:
+        return (
+            ReadOnlyRoot(writable=str(directories.state)),
+            Filesystem(target="/proc", fstype="proc", flags=HARDENED),
+        )
+    return (
+        ReadOnlyRoot(writable=str(directories.state)),
+        overlay("/etc", lower=f"{directories.etc}:/etc", own=own),
+        overlay("/opt", lower=f"{directories.opt}:/opt", own=own),
+        Bind(source=str(directories.opt / "pinnace"), target="/opt/pinnace"),
+        Bind(source=str(directories.home), target="/home"),
+        *(Unmount(target=target) for target in ("/proc", "/sys", "/dev")),
+        Filesystem(target="/proc", fstype="proc", flags=HARDENED),
+        Filesystem(target="/sys", fstype="sysfs", flags=HARDENED),
+        *cgroup_mounts(cgroups),
+        *devices(host),
+        Filesystem(target="/run", fstype="tmpfs", options="mode=0755", flags=MS_NOSUID | MS_NODEV),
+        Directory(path="/run/lock", mode=0o1777),
+        Directory(path="/run/user"),
+        Directory(path="/run/slurm", owner="slurm"),
+        Directory(path="/run/munge", owner="munge"),
+        Directory(path="/run/mysqld", owner="mysql"),
+        Directory(path="/run/slurmrestd", owner="slurmrestd"),
+        Bind(source=str(own / "log"), target="/var/log"),
+        Directory(path="/var/log/slurm", owner="slurm"),
+        Directory(path="/var/log/munge", mode=0o700, owner="munge"),
+        Directory(path="/var/log/mysql", owner="mysql"),
+        Bind(source=str(own / "spool"), target="/var/spool"),
+        Directory(path="/var/spool/munge", mode=0o700, owner="munge"),
+        Directory(path="/var/spool/mysql", mode=0o700, owner="mysql"),
+        Directory(path="/var/spool/slurmctld", mode=0o700, owner="slurm"),
+        Directory(path="/var/spool/slurmd"),
+        Bind(source=str(own / "var-tmp"), target="/var/tmp"),  # noqa: S108
+        Bind(source=str(own / "tmp"), target="/tmp"),  # noqa: S108
+        Hide(target="/root"),
+        *(Hide(target=path) for path in hidden),
+    )
+
+
+def overlay(target: str, *, lower: str, own: Path) -> Filesystem:
+    upper = own / target.lstrip("/")
+    options = f"lowerdir={lower},upperdir={upper},workdir={upper}.work"
+    return Filesystem(target=target, fstype="overlay", options=options)
+
+
+def cgroup_mounts(cgroups: Cgroups) -> tuple[Step, ...]:
+    """The hierarchies where the machine has them; in the host's cgroup namespace they begin at its own groups."""
+    top = "/sys/fs/cgroup"
+    if not cgroups.hierarchies.v1:
+        return (Filesystem(target=top, fstype="cgroup2", flags=HARDENED),)
+    steps: list[Step] = [Filesystem(target=top, fstype="tmpfs", options="mode=0755,size=1m", flags=HARDENED)]
+    for name in ("unified", *cgroups.hierarchies.v1):
+        fstype, options = ("cgroup2", "") if name == "unified" else ("cgroup", name)
+        steps += [
+            Directory(path=f"{top}/{name}"),
+            Filesystem(target=f"{top}/{name}", fstype=fstype, options=options, flags=HARDENED),
+        ]
+    return tuple(steps)
+
+
+def devices(host: Host) -> tuple[Step, ...]:
+    """A /dev of its own: tun and fuse are for everyone, as on a real host, without a chmod on the machine."""
+    return (
+        Filesystem(target="/dev", fstype="tmpfs", options="mode=0755,size=4m", flags=MS_NOSUID),
+        Node(path="/dev/null", major=1, minor=3),
+        Node(path="/dev/zero", major=1, minor=5),
+        Node(path="/dev/full", major=1, minor=7),
+        Node(path="/dev/random", major=1, minor=8),
+        Node(path="/dev/urandom", major=1, minor=9),
+        Node(path="/dev/kmsg", major=1, minor=11, mode=0o644),
+        Node(path="/dev/tty", major=5, minor=0),
+        Node(path="/dev/fuse", major=10, minor=229),
+        Directory(path="/dev/net"),
+        Node(path="/dev/net/tun", major=10, minor=200),
+        *(Node(path=gpu_path(number), major=FAKE_MAJOR, minor=number) for number in range(host.gpus)),
+        Symlink(path="/dev/fd", target="/proc/self/fd"),
+        *(Symlink(path=f"/dev/{name}", target=f"/proc/self/fd/{fd}") for fd, name in enumerate(STANDARD_STREAMS)),
+        Directory(path="/dev/pts"),
+        Filesystem(
+            target="/dev/pts", fstype="devpts", options="newinstance,ptmxmode=0666,mode=0620,gid=5", flags=MS_NOSUID
+        ),
+        Symlink(path="/dev/ptmx", target="pts/ptmx"),
+        Directory(path="/dev/shm", mode=0o1777),  # noqa: S108
+        Filesystem(target="/dev/shm", fstype="tmpfs", options="mode=1777", flags=MS_NOSUID | MS_NODEV),  # noqa: S108
+        Directory(path="/dev/mqueue"),
+        Filesystem(target="/dev/mqueue", fstype="mqueue", flags=HARDENED),
+    )
+
+
+STANDARD_STREAMS = ("stdin", "stdout", "stderr")

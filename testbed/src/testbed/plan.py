@@ -1,0 +1,153 @@
+"""What a bed consists of: hosts, addresses and users. Pure data; nothing here touches the machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+from testbed.errors import UsageError
+
+__all__ = ["MAX_HOSTS", "SYSTEM_USERS", "USERS", "Host", "Plan", "Role", "User"]
+
+CLUSTER_NETWORK = IPv4Network("10.50.0.0/24")
+OUTSIDE_NETWORK = IPv4Network("198.51.100.0/24")  # TEST-NET-2 of RFC 5737: nobody's real addresses
+FIRST_COMPUTE = 10  # n1 is .11, so that addresses and names end alike
+GATEWAY = 254
+MAX_HOSTS = 64
+GPU_HOSTS = 2
+GPUS_PER_HOST = 2
+RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
+DELAY = re.compile(r"\d+(\.\d+)?(us|ms|s)")
+
+
+class Role(StrEnum):
+    """What a host is there for."""
+
+    SWITCH = "switch"
+    LOGIN = "login"
+    COMPUTE = "compute"
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """An account inside the bed. ``subids`` is the first of 65536 subordinate ids, ``account`` that of Slurm."""
+
+    name: str
+    uid: int
+    home: str = "/nonexistent"
+    shell: str = "/usr/sbin/nologin"
+    subids: int | None = None
+    account: str | None = None
+
+
+def person(name: str, uid: int, *, subids: int | None = None, account: str | None = None) -> User:
+    return User(name=name, uid=uid, home=f"/home/{name}", shell="/bin/bash", subids=subids, account=account)  # noqa: S604
+
+
+USERS = (
+    person("alice", 2001, subids=200_000, account="research"),
+    person("bob", 2002, subids=300_000, account="research"),
+    person("carol", 2003, account="research"),  # a site without /etc/subuid
+    person("dave", 2004),  # a system account that Slurm does not know
+)
+
+# Fixed ids, whatever the machine's packages chose: the cached database must belong to the same user tomorrow.
+SYSTEM_USERS = (
+    User(name="slurm", uid=64030),
+    User(name="munge", uid=64031),
+    User(name="mysql", uid=64032),
+    User(name="slurmrestd", uid=64033),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host: a set of namespaces with a name, an address and perhaps fake GPUs."""
+
+    name: str
+    role: Role
+    address: IPv4Address
+    network: IPv4Network
+    gpus: int = 0
+
+    @property
+    def gateway(self) -> IPv4Address:
+        return self.network[GATEWAY]
+
+    @property
+    def port(self) -> str:
+        """The name of the switch's end of this host's link."""
+        return f"ve-{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The options of ``testbed up`` and everything that follows from them."""
+
+    hosts: int = 4
+    link_rate: str = ""
+    link_delay: str = ""
+    fast: bool = False
+    cgroups: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.hosts <= MAX_HOSTS:
+            raise UsageError(f"A bed has 1 to {MAX_HOSTS} compute hosts, not {self.hosts}.")
+        if self.link_rate and not RATE.fullmatch(self.link_rate):
+            raise UsageError(f"{self.link_rate!r} is no rate.", hint="For example: 10gbit, 100mbit.")
+        if self.link_delay and not DELAY.fullmatch(self.link_delay):
+            raise UsageError(f"{self.link_delay!r} is no delay.", hint="For example: 50us, 2ms.")
+
+    @property
+    def compute(self) -> tuple[Host, ...]:
+        """n1 to nN; the last two have the GPUs."""
+        return tuple(
+            Host(
+                name=f"n{number}",
+                role=Role.COMPUTE,
+                address=CLUSTER_NETWORK[FIRST_COMPUTE + number],
+                network=CLUSTER_NETWORK,
+                gpus=GPUS_PER_HOST if number > self.hosts - GPU_HOSTS else 0,
+            )
+            for number in range(1, self.hosts + 1)
+        )
+
+    @property
+    def login(self) -> Host:
+        return Host(name="login", role=Role.LOGIN, address=CLUSTER_NETWORK[1], network=CLUSTER_NETWORK)
+
+    @property
+    def outside(self) -> Host:
+        return Host(name="outside", role=Role.OUTSIDE, address=OUTSIDE_NETWORK[10], network=OUTSIDE_NETWORK)
+
+    @property
+    def switch(self) -> Host:
+        return Host(name="switch", role=Role.SWITCH, address=CLUSTER_NETWORK[GATEWAY], network=CLUSTER_NETWORK)
+
+    @property
+    def linked(self) -> tuple[Host, ...]:
+        """Every host that a user can be on; each has a link to the switch."""
+        return (self.login, *self.compute, self.outside)
+
+    @property
+    def all(self) -> tuple[Host, ...]:
+        return (self.switch, *self.linked)
+
+    def host(self, name: str) -> Host:
+        for host in self.all:
+            if host.name == name:
+                return host
+        raise UsageError(
+            f"The bed has no host {name!r}.", hint="It has: " + ", ".join(host.name for host in self.linked) + "."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        return cls(**{field.name: data[field.name] for field in fields(cls)})

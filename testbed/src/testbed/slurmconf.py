@@ -1,0 +1,182 @@
+"""The configuration of Slurm and its database: pure functions of the plan.
+
+It is a typical site's, with three things a typical site does not need: ``config_overrides``, because a host says that
+it has 8 CPUs and the machine has fewer; a short ``SlurmdTimeout``, because tests wait for a dead host to be DOWN; and
+memory limits enforced by sampling (``OverMemoryKill``) rather than by the memory controller, whose cgroups belong to
+the machine.
+
+Slurm tracks the processes of a job with the freezer and hides GPUs with the devices controller where the kernel has
+these as cgroup v1. Where it has not, or with ``--no-cgroups``, Slurm follows the parents of processes
+(proctrack/linuxproc) and hides nothing: the cgroup/v2 plugin of 22.05 wants a systemd in every host.
+"""
+
+from __future__ import annotations
+
+from testbed.plan import USERS, Plan
+
+__all__ = [
+    "ACCOUNTS",
+    "CLUSTER",
+    "CPUS",
+    "DBD_PORT",
+    "JWT_KEY",
+    "MEMORY_MB",
+    "REST_PORT",
+    "REST_SOCKET",
+    "cgroup_conf",
+    "gpu_path",
+    "gres_conf",
+    "my_cnf",
+    "slurm_conf",
+    "slurmdbd_conf",
+]
+
+CLUSTER = "bed"
+CPUS = 8
+MEMORY_MB = 8000
+TMP_MB = 20_000
+CTLD_PORT = 6817
+SLURMD_PORT = 6818
+DBD_PORT = 6819
+REST_PORT = 6820
+REST_SOCKET = "/run/slurmrestd/slurmrestd.sock"
+JWT_KEY = "/var/spool/slurmctld/jwt_hs256.key"
+MYSQL_SOCKET = "/run/mysqld/mysqld.sock"
+MYSQL_DATA = "/var/spool/mysql"
+ACCOUNTS = tuple(sorted({user.account for user in USERS if user.account}))
+FAST = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
+
+
+def gpu_path(number: int) -> str:
+    return f"/dev/fakegpu{number}"
+
+
+def conf(settings: dict[str, object]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def slurm_conf(plan: Plan, controllers: frozenset[str]) -> str:
+    """``controllers`` are the cgroup v1 controllers that the hosts have."""
+    freezer = "freezer" in controllers
+    settings: dict[str, object] = {
+        "ClusterName": CLUSTER,
+        "SlurmctldHost": f"{plan.login.name}({plan.login.address})",
+        "SlurmctldPort": CTLD_PORT,
+        "SlurmdPort": SLURMD_PORT,
+        "SlurmUser": "slurm",
+        "AuthType": "auth/munge",
+        "AuthAltTypes": "auth/jwt",
+        "AuthAltParameters": f"jwt_key={JWT_KEY}",
+        "StateSaveLocation": "/var/spool/slurmctld",
+        "SlurmdSpoolDir": "/var/spool/slurmd",
+        "SlurmctldPidFile": "/run/slurm/slurmctld.pid",
+        "SlurmdPidFile": "/run/slurm/slurmd.pid",
+        "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
+        "SlurmdLogFile": "/var/log/slurm/slurmd.log",
+        "TmpFS": "/tmp",  # noqa: S108 - the hosts' own
+        "ProctrackType": "proctrack/cgroup" if freezer else "proctrack/linuxproc",
+        "TaskPlugin": "task/cgroup" if "devices" in controllers else "task/none",
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": 1,
+        "JobAcctGatherParams": "OverMemoryKill",
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": plan.login.name,
+        "AccountingStorageEnforce": "associations,limits,qos",
+        "AccountingStorageTRES": "gres/gpu",
+        "GresTypes": "gpu",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory",
+        "DefMemPerCPU": 500,
+        "SchedulerType": "sched/backfill",
+        "PriorityType": "priority/multifactor",
+        "PriorityWeightPartition": 1000,
+        "PriorityWeightQOS": 1000,
+        "EnforcePartLimits": "ALL",
+        "MpiDefault": "none",
+        "SlurmdParameters": "config_overrides",
+        "SlurmdTimeout": 10,
+        "ReturnToService": 2,
+    }
+    if freezer:
+        settings["PrologFlags"] = "Contain"
+    if plan.fast:
+        settings["SchedulerParameters"] = FAST
+    return conf(settings) + "".join(node_lines(plan)) + "".join(partition_lines(plan))
+
+
+def node_lines(plan: Plan) -> list[str]:
+    return [
+        f"NodeName={host.name} NodeAddr={host.address} CPUs={CPUS} RealMemory={MEMORY_MB} TmpDisk={TMP_MB}"
+        f" Feature={'gpu' if host.gpus else 'cpu'},rack{1 + index % 2}"
+        f"{f' Gres=gpu:{host.gpus}' if host.gpus else ''} State=UNKNOWN\n"
+        for index, host in enumerate(plan.compute)
+    ]
+
+
+def partition_lines(plan: Plan) -> list[str]:
+    gpu_hosts = ",".join(host.name for host in plan.compute if host.gpus)
+    return [
+        "PartitionName=main Nodes=ALL Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP\n",
+        "PartitionName=short Nodes=ALL MaxTime=00:10:00 PriorityJobFactor=10 PriorityTier=10 State=UP\n",
+        f"PartitionName=gpu Nodes={gpu_hosts} MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP\n",
+    ]
+
+
+def gres_conf(plan: Plan) -> str:
+    return "".join(
+        f"NodeName={host.name} Name=gpu File={gpu_path(number)}\n"
+        for host in plan.compute
+        for number in range(host.gpus)
+    )
+
+
+def cgroup_conf(controllers: frozenset[str]) -> str:
+    """The plugin is named even where it does nothing: left to itself it looks for a systemd."""
+    return conf(
+        {
+            "CgroupPlugin": "cgroup/v1",
+            "CgroupAutomount": "no",
+            "CgroupMountpoint": "/sys/fs/cgroup",
+            "ConstrainCores": "no",
+            "ConstrainRAMSpace": "no",
+            "ConstrainDevices": "yes" if "devices" in controllers else "no",
+        }
+    )
+
+
+def slurmdbd_conf(plan: Plan) -> str:
+    return conf(
+        {
+            "AuthType": "auth/munge",
+            "AuthAltTypes": "auth/jwt",
+            "AuthAltParameters": f"jwt_key={JWT_KEY}",
+            "DbdHost": plan.login.name,
+            "DbdPort": DBD_PORT,
+            "SlurmUser": "slurm",
+            "LogFile": "/var/log/slurm/slurmdbd.log",
+            "PidFile": "/run/slurm/slurmdbd.pid",
+            "StorageType": "accounting_storage/mysql",
+            "StorageHost": "localhost",  # which means the socket
+            "StorageUser": "slurm",
+            "StorageLoc": "slurm_acct_db",
+        }
+    )
+
+
+def my_cnf() -> str:
+    """A small, fast database. ``skip-networking``: only slurmdbd talks to it, through the socket."""
+    server = {
+        "user": "mysql",
+        "datadir": MYSQL_DATA,
+        "socket": MYSQL_SOCKET,
+        "pid-file": "/run/mysqld/mysqld.pid",
+        "log-error": "/var/log/mysql/mariadbd.log",
+        "innodb_buffer_pool_size": "64M",
+        "innodb_log_file_size": "8M",
+        "innodb_lock_wait_timeout": 900,  # slurmdbd complains below
+        "innodb_flush_log_at_trx_commit": 0,  # nobody needs these data after a power cut
+        "innodb_doublewrite": 0,
+        "aria_log_file_size": "8M",
+        "performance_schema": "OFF",
+    }
+    return f"[client]\nsocket={MYSQL_SOCKET}\n[mariadbd]\nskip-networking\nskip-name-resolve\n" + conf(server)

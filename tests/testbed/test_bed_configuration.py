@@ -1,0 +1,132 @@
+"""The pure functions behind the plan, /etc and the configuration of Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed import accounting, etcfiles, slurmconf
+from testbed.errors import UsageError
+from testbed.plan import USERS, Plan
+
+ALL = frozenset({"freezer", "devices", "pids"})
+NONE: frozenset[str] = frozenset()
+
+
+def settings(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if not line.startswith(("NodeName", "PartitionName")))
+
+
+def test_addresses_and_names_end_alike() -> None:
+    plan = Plan(hosts=4)
+    assert [str(host.address) for host in plan.compute] == ["10.50.0.11", "10.50.0.12", "10.50.0.13", "10.50.0.14"]
+    assert str(plan.login.address) == "10.50.0.1"
+    assert str(plan.login.gateway) == "10.50.0.254"
+    assert plan.outside.address not in plan.login.network
+
+
+@pytest.mark.parametrize(("hosts", "gpus"), [(1, [2]), (2, [2, 2]), (4, [0, 0, 2, 2])])
+def test_the_last_two_hosts_have_gpus(hosts: int, gpus: list[int]) -> None:
+    assert [host.gpus for host in Plan(hosts=hosts).compute] == gpus
+
+
+def test_addresses_are_unique_in_the_largest_bed() -> None:
+    addresses = [host.address for host in Plan(hosts=64).all]
+    assert len(set(addresses)) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    "options", [{"hosts": 0}, {"hosts": 65}, {"link_rate": "fast"}, {"link_rate": "1gbit; ls"}, {"link_delay": "5"}]
+)
+def test_an_impossible_plan_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Plan(**options)  # type: ignore[arg-type]
+
+
+def test_a_plan_survives_json() -> None:
+    plan = Plan(hosts=2, link_rate="1gbit", fast=True, cgroups=False)
+    assert Plan.from_json(plan.as_json()) == plan
+
+
+def test_an_unknown_host_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        Plan(hosts=1).host("n2")
+    assert "login, n1, outside" in caught.value.hint
+
+
+def test_subordinate_ids_are_disjoint_and_only_for_some() -> None:
+    ranges = {
+        name: range(int(start), int(start) + int(count)) for name, start, count in map(split, lines(etcfiles.subids()))
+    }
+    assert set(ranges) == {"alice", "bob"}
+    assert not set(ranges["alice"]) & set(ranges["bob"])
+
+
+def test_the_machines_users_stay_but_for_those_that_clash() -> None:
+    machine = "root:x:0:0:root:/root:/bin/bash\nslurm:x:900:900::/:/bin/false\nci:x:2001:2001::/home/ci:/bin/sh\n"
+    users = {row[0]: row for row in map(split, lines(etcfiles.passwd(machine)))}
+    assert users["root"][2] == "0"
+    assert users["slurm"][2] == "64030"
+    assert "ci" not in users, "alice has this uid"
+    assert users["alice"][5] == "/home/alice"
+
+
+def test_a_group_keeps_its_members() -> None:
+    assert "adm:x:4:root,ci" in lines(etcfiles.group("adm:x:4:root,ci\n"))
+
+
+def test_nobody_has_a_password() -> None:
+    assert {row[1] for row in map(split, lines(etcfiles.shadow()))} == {"*"}
+
+
+def test_every_linked_host_has_a_name() -> None:
+    text = etcfiles.hosts(Plan(hosts=1))
+    assert lines(text)[2:] == ["10.50.0.1 login", "10.50.0.11 n1", "198.51.100.10 outside"]
+
+
+def test_fast_changes_the_scheduler_and_nothing_else() -> None:
+    usual, fast = (settings(slurmconf.slurm_conf(Plan(fast=value), ALL)) for value in (False, True))
+    assert "batch_sched_delay=0" in fast.pop("SchedulerParameters")
+    assert usual == fast
+
+
+def test_cgroups_are_used_where_they_are() -> None:
+    conf = settings(slurmconf.slurm_conf(Plan(), ALL))
+    assert (conf["ProctrackType"], conf["TaskPlugin"], conf["PrologFlags"]) == (
+        "proctrack/cgroup",
+        "task/cgroup",
+        "Contain",
+    )
+    assert settings(slurmconf.cgroup_conf(ALL))["ConstrainDevices"] == "yes"
+
+
+def test_slurm_does_without_cgroups() -> None:
+    conf = settings(slurmconf.slurm_conf(Plan(), NONE))
+    assert (conf["ProctrackType"], conf["TaskPlugin"]) == ("proctrack/linuxproc", "task/none")
+    assert "PrologFlags" not in conf
+    assert settings(slurmconf.cgroup_conf(NONE))["ConstrainDevices"] == "no"
+
+
+def test_gpus_are_in_the_nodes_the_partition_and_gres_conf() -> None:
+    plan = Plan(hosts=3)
+    nodes = slurmconf.node_lines(plan)
+    assert ["Gres=gpu:2" in line for line in nodes] == [False, True, True]
+    assert any(line.startswith("PartitionName=gpu Nodes=n2,n3 ") for line in slurmconf.partition_lines(plan))
+    assert slurmconf.gres_conf(plan).count("NodeName=n2 Name=gpu File=/dev/fakegpu") == 2
+
+
+def test_associations_are_for_the_users_that_have_an_account() -> None:
+    users = {command[5] for command in accounting.associations() if command[4] == "user"}
+    assert users == {user.name for user in USERS if user.account} == {"alice", "bob", "carol"}
+
+
+def test_the_cache_of_the_database_depends_on_the_versions() -> None:
+    assert accounting.key({"slurmdbd": "1"}) != accounting.key({"slurmdbd": "2"})
+    assert accounting.key({"a": "1", "b": "2"}) == accounting.key({"b": "2", "a": "1"})
+
+
+def lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+def split(line: str) -> list[str]:
+    return line.split(":")
