@@ -6,6 +6,8 @@
     │   ├── ChecksumError     the bytes are not the expected ones
     │   ├── UnreachableError  the place to download from does not answer
     │   └── ToolchainError    something that a build needs is missing on this machine
+    ├── SlurmError            Slurm refused, or does not answer; in its own words
+    ├── ClusterError          a cluster cannot be started, found or used
     └── NoSpaceError          a file system is full, or too small for what was asked
 
 Only ``pinnace.cli`` prints them; everything below raises.
@@ -15,9 +17,11 @@ from __future__ import annotations
 
 __all__ = [
     "ChecksumError",
+    "ClusterError",
     "ComponentError",
     "NoSpaceError",
     "PinnaceError",
+    "SlurmError",
     "ToolchainError",
     "UnreachableError",
     "UsageError",
@@ -55,6 +59,14 @@ class UnreachableError(ComponentError):
 
 class ToolchainError(ComponentError):
     """Something that a build needs is missing on this machine."""
+
+
+class SlurmError(PinnaceError):
+    """Slurm refused, or does not answer; in its own words."""
+
+
+class ClusterError(PinnaceError):
+    """A cluster cannot be started, found or used."""
 
 
 class NoSpaceError(PinnaceError):

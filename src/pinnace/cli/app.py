@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from pinnace import __version__
+from pinnace.cli.clusters import COMMANDS
 from pinnace.cli.fetch import fetch
 from pinnace.cli.output import OutputFormat, fail, output_option, show
 from pinnace.components.manifest import manifest
@@ -35,7 +36,8 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-pinnace.add_command(fetch)
+for command in (fetch, *COMMANDS):
+    pinnace.add_command(command)
 
 
 def main() -> NoReturn:

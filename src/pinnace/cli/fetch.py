@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pinnace.cli.output import OutputFormat, Progress, output_option, show
+from pinnace.cluster.directory import ensure_seed, verified_binaries
 from pinnace.components.bundle import write_bundle
 from pinnace.components.fetch import fetch as fetch_components
 from pinnace.components.manifest import Component, architecture, select
@@ -63,6 +64,10 @@ def fetch(
             reporter=progress,
             deep=verify,
         )
+        if not names:
+            progress.step("etcd", "preparing the first state of a cluster")
+            if ensure_seed(target.root, verified_binaries()):
+                progress.done("etcd", "the first state of a cluster is ready")
         if bundle:
             write_bundle(entries, bundle.absolute(), lambda label: progress.step(label, f"writing to {bundle}"))
             progress.done("bundle", str(bundle))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ import click
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., object]")
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -62,6 +63,10 @@ def _paint(text: str, colour: str) -> str:
     return text if "NO_COLOR" in os.environ else click.style(text, fg=colour)
 
 
+def _joined(label: str, text: str) -> str:
+    return f"{label}: {text}" if label else text
+
+
 class Progress:
     """Shows steps: a moving line on a terminal, plain lines elsewhere."""
 
@@ -75,7 +80,7 @@ class Progress:
             self._last = 0.0
             self.progress(label, text)
         else:
-            click.echo(f"  {label}: {text}", err=True)
+            click.echo(f"  {_joined(label, text)}", err=True)
 
     def progress(self, label: str, text: str) -> None:
         if not self._terminal or time.monotonic() - self._last < 0.08:
@@ -83,7 +88,7 @@ class Progress:
         self._last = time.monotonic()
         self._turn = (self._turn + 1) % len(SPINNER)
         width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-        line = f"{SPINNER[self._turn]} {label}: {text}"
+        line = f"{SPINNER[self._turn]} {_joined(label, text)}"
         click.echo(f"\r\x1b[K{line[: width - 1]}", nl=False, err=True)
 
     def done(self, label: str, text: str) -> None:
@@ -94,9 +99,39 @@ class Progress:
 
     def _line(self, mark: str, colour: str, label: str, text: str) -> None:
         self.clear()
-        click.echo(f"{_paint(mark, colour)} {label}: {text}", err=True)
+        click.echo(f"{_paint(mark, colour)} {_joined(label, text)}", err=True)
 
     def clear(self) -> None:
         """Take the moving line away."""
         if self._terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+class Step:
+    """A step that is under way."""
+
+    def __init__(self, progress: Progress, text: str) -> None:
+        self._progress = progress
+        self.text = text
+
+    def say(self, text: str) -> None:
+        """What it waits for right now."""
+        self._progress.step("", text)
+
+
+class Steps:
+    """A line per step with a check mark and the time that it took."""
+
+    def __init__(self) -> None:
+        self._progress = Progress()
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[Step]:
+        begin = time.monotonic()
+        step = Step(self._progress, text)
+        try:
+            yield step
+        except BaseException:
+            self._progress.clear()
+            raise
+        self._progress.done("", f"{step.text} ({time.monotonic() - begin:.1f} s)")

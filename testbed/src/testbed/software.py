@@ -1,4 +1,4 @@
-"""The site's software: Python projects in /opt/pinnace of every host, as staff would install them.
+"""The site's software: a Python project in /opt/pinnace of every host, as staff would install it.
 
 The hosts have no network to the outside, so the wheels are made on the machine, with Debian's Python, which is the one
 that the hosts have. Not editable: the users of the bed cannot read the checkout, and shall see what a user would get.
@@ -27,79 +27,67 @@ LIMIT = 300.0  # seconds; pip may have to download
 
 def install(bed: Bed, project: Path, *, share: Path | None = None) -> None:
     """Install a project with its dependencies at PREFIX; ``share`` becomes the directory PREFIX/share/pinnace."""
-    wheels = bed.directories.cache / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    tools = _tools(bed.directories.cache / "wheel-tools")
-    for old in wheels.glob("pinnace-*.whl"):
-        old.unlink()
+    inside = bed.directories.opt / "pinnace"
+    shutil.copytree(make_wheels(project, bed.directories.cache), inside / "wheels", dirs_exist_ok=True)
+    argv = [
+        "install",
+        "--quiet",
+        "--no-index",
+        f"--find-links={PREFIX}/wheels",
+        "--force-reinstall",
+        project_name(project),
+    ]
+    try:
+        if not (inside / "bin" / "pip").exists():
+            bed.run([PYTHON, "-m", "venv", PREFIX], user="root", timeout=LIMIT)
+        bed.run([f"{PREFIX}/bin/pip", *argv], user="root", timeout=LIMIT)
+    finally:
+        shutil.rmtree(inside / "wheels")
+    if share:
+        link_tree(share, inside / "share" / "pinnace")
+
+
+def project_name(project: Path) -> str:
+    lines = (project / "pyproject.toml").read_text().splitlines()
+    return next(line.split('"')[1] for line in lines if line.startswith("name = "))
+
+
+def make_wheels(project: Path, cache: Path) -> Path:
+    """The project's wheel, made anew, and those of its dependencies, downloaded when they have changed."""
+    wheels, pip = cache / "wheels", make_pip(cache / "wheel-tools")
     constraints = project / "constraints.txt"
-    limits = ["--constraint", str(constraints)] if constraints.exists() else []
-    _run(
-        [
-            f"{tools}/bin/pip",
-            "wheel",
-            "--quiet",
-            "--no-build-isolation",
-            "--no-deps",
-            "--wheel-dir",
-            str(wheels),
-            str(project),
-        ]
-    )
-    (wheel,) = wheels.glob("pinnace-*.whl")
-    wanted = hashlib.sha256((project / "pyproject.toml").read_bytes() + b"".join(
-        constraints.read_bytes() for _ in limits)).hexdigest()  # fmt: skip
+    wanted = hashlib.sha256((project / "pyproject.toml").read_bytes() + constraints.read_bytes()).hexdigest()
     stamp = wheels / "dependencies"
     if not stamp.exists() or stamp.read_text() != wanted:
-        _run([f"{tools}/bin/pip", "wheel", "--quiet", *limits, "--wheel-dir", str(wheels), str(wheel)])
+        shutil.rmtree(wheels, ignore_errors=True)
+        run([pip, "wheel", "--quiet", f"--constraint={constraints}", f"--wheel-dir={wheels}", str(project)])
         stamp.write_text(wanted)
-    inside = bed.directories.state / "opt" / "pinnace"
-    staged = inside / "wheels"
-    shutil.copytree(wheels, staged, dirs_exist_ok=True)
-    try:
-        if not (inside / "bin" / "python3").is_symlink():
-            bed.run([PYTHON, "-m", "venv", PREFIX], user="root", timeout=LIMIT)
-        bed.run(
-            [f"{PREFIX}/bin/pip", "install", "--quiet", "--no-index", "--find-links", f"{PREFIX}/wheels",
-             "--force-reinstall", "--no-deps", "pinnace"],
-            user="root", timeout=LIMIT,
-        )  # fmt: skip
-        bed.run(
-            [f"{PREFIX}/bin/pip", "install", "--quiet", "--no-index", "--find-links", f"{PREFIX}/wheels", "pinnace"],
-            user="root",
-            timeout=LIMIT,
-        )
-    finally:
-        shutil.rmtree(staged)
-    if share:
-        _share(share, inside / "share" / "pinnace")
+    run([pip, "wheel", "--quiet", "--no-build-isolation", "--no-deps", f"--wheel-dir={wheels}", str(project)])
+    return wheels
 
 
-def _share(source: Path, target: Path) -> None:
-    """Give the hosts large files without copying them, where the file system allows."""
-    shutil.rmtree(target, ignore_errors=True)
-    result = subprocess.run(
-        ["cp", "--archive", "--link", str(source), str(target)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT,
-    )
-    if result.returncode:
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(source, target)
-
-
-def _tools(path: Path) -> Path:
+def make_pip(path: Path) -> str:
     """An environment with what builds wheels."""
     if not (path / "ready").exists():
-        _run([PYTHON, "-m", "venv", "--clear", str(path)])
-        _run([f"{path}/bin/pip", "install", "--quiet", "wheel", "hatchling"])
+        run([PYTHON, "-m", "venv", "--clear", str(path)])
+        run([f"{path}/bin/pip", "install", "--quiet", "wheel", "hatchling"])
         (path / "ready").touch()
-    return path
+    return f"{path}/bin/pip"
 
 
-def _run(argv: list[str]) -> None:
+def link_tree(source: Path, target: Path) -> None:
+    """Give the hosts large files without copying them, where the file system allows it."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run(["cp", "--archive", "--link", str(source), str(target)])
+    except BedError:
+        shutil.rmtree(target, ignore_errors=True)
+        run(["cp", "--archive", str(source), str(target)])
+    target.chmod(0o755)
+
+
+def run(argv: list[str]) -> None:
     result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
     if result.returncode:
         raise BedError(f"{' '.join(argv)} failed:\n{result.stdout}{result.stderr}")

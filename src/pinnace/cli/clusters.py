@@ -1,0 +1,246 @@
+"""The commands of a cluster's life: up, run, list, status, down, and the ways into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pinnace.cli.output import OutputFormat, Steps, output_option, show
+from pinnace.cli.slurm_options import given_options, node_count, slurm_options
+from pinnace.cluster.cluster import Cluster, Place
+from pinnace.cluster.directory import Directory, all_clusters
+from pinnace.cluster.kubeconfig import merge, unmerge
+from pinnace.cluster.workload import Workload
+from pinnace.errors import ClusterError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANIFESTS = {".yaml", ".yml", ".json"}
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+name_option = click.option("--name", help="Name of the cluster; one is made up without.")
+image_option = click.option(
+    "--image", "images", multiple=True, type=FILE, metavar="FILE", help="Image archive for all nodes to load (repeat)."
+)
+retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
+dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
+
+
+def pick(name: str | None) -> Cluster:
+    """The cluster that is meant: the named one, or the only one."""
+    if name:
+        return Cluster.existing(name)
+    clusters = all_clusters()
+    if len(clusters) != 1:
+        names = ", ".join(cluster.name for cluster in clusters)
+        if not clusters:
+            raise ClusterError("you have no cluster", hint="Start one with `pinnace up`.")
+        raise UsageError("you have several clusters: say which", hint=f"One of {names}.")
+    return Cluster.existing(clusters[0].name)
+
+
+@click.command()
+@name_option
+@slurm_options
+@image_option
+@click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
+@click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
+@retain_option
+@dry_option
+@click.pass_context
+def up(
+    context: click.Context,
+    *,
+    name: str | None,
+    images: tuple[Path, ...],
+    local: bool,
+    no_wait: bool,
+    retain: bool,
+    dry_run: bool,
+) -> None:
+    """Start a cluster in a job of its own, and return when it is ready."""
+    cluster = Cluster(
+        name or "default",
+        nodes=node_count(context),
+        options=given_options(context),
+        place=Place.LOCAL if local else Place.BATCH,
+        images=images,
+        retain=retain,
+    )
+    if dry_run:
+        script, options = cluster.script()
+        click.echo(script, nl=False)
+        click.echo(f"# sbatch {' '.join(options)}", err=True)
+        return
+    steps = Steps()
+    with _undone_on_failure(cluster):
+        with steps.step("submitted") as step:
+            cluster.start()
+            step.text = "started here" if local else f"submitted job {cluster.job_id}"
+        if no_wait:
+            return
+        with steps.step("cluster is ready") as step:
+            cluster.wait_ready(step.say)
+    merge(cluster.kubeconfig)
+    click.echo(f"The current context is pinnace-{cluster.name}. Next: kubectl get nodes", err=True)
+    if local:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+        unmerge(cluster.name)
+        cluster.down()
+
+
+@click.command()
+@click.argument("workload", metavar="FILE")
+@click.argument("arguments", nargs=-1)
+@name_option
+@slurm_options
+@image_option
+@click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
+@retain_option
+@click.pass_context
+def run(
+    context: click.Context,
+    *,
+    workload: str,
+    arguments: tuple[str, ...],
+    name: str | None,
+    images: tuple[Path, ...],
+    local: bool,
+    retain: bool,
+) -> None:
+    """Start a cluster, run a manifest or a script in it, and end it.
+
+    The logs of all containers come to stdout as they are written. The exit code is the workload's.
+    """
+    if workload != "-" and not Path(workload).exists():
+        raise UsageError(f"there is no file {workload}")
+    cluster = Cluster(
+        name,
+        nodes=node_count(context),
+        options=given_options(context),
+        place=Place.LOCAL if local else None,
+        images=images,
+        retain=retain,
+    )
+    steps = Steps()
+    try:
+        with steps.step("cluster is ready") as step:
+            cluster.start()
+            cluster.wait_ready(step.say)
+        code = _run_workload(cluster, workload, arguments, steps)
+    finally:
+        with steps.step("cluster has ended"):
+            cluster.down()
+    sys.exit(code)
+
+
+def _run_workload(cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps) -> int:
+    kubectl = cluster.kubectl
+    if file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir():
+        environment = os.environ | cluster.environment()
+        return subprocess.run([str(Path(file).absolute()), *arguments], env=environment, check=False).returncode
+    work = Workload(cluster.kubeconfig, kubectl)
+    with steps.step(f"applied {file}"):
+        work.apply(file)
+    try:
+        return work.follow(lambda who, text: click.echo(f"[{who}] {text}"), cluster.check_alive)
+    except KeyboardInterrupt:
+        click.echo("interrupted: ending the workload in order", err=True)
+        return 128 + signal.SIGINT
+
+
+@contextlib.contextmanager
+def _undone_on_failure(cluster: Cluster) -> Iterator[None]:
+    """What was begun is ended again if the start fails."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ClusterError):
+            cluster.down()
+        raise
+
+
+@click.command(name="list")
+@output_option
+def list_clusters(output: OutputFormat) -> None:
+    """Show your clusters."""
+    rows = [_row(Cluster.existing(directory.name)) for directory in all_clusters()]
+    show(rows, output, columns=("name", "state", "job", "nodes", "hosts", "left"))
+
+
+def _row(cluster: Cluster) -> dict[str, Any]:
+    job = cluster.job()
+    return {
+        "name": cluster.name,
+        "state": (job.state.lower() if job else "gone"),
+        "job": cluster.job_id or "-",
+        "nodes": cluster.nodes,
+        "hosts": (job.nodes if job else "") or "-",
+        "left": (job.time_left if job else "") or "-",
+        "reason": job.reason if job else "",
+    }
+
+
+@click.command()
+@click.argument("name", required=False)
+@output_option
+def status(name: str | None, output: OutputFormat) -> None:
+    """Show what runs on every node of a cluster."""
+    cluster = pick(name)
+    rows = []
+    for index in range(cluster.nodes):
+        report = cluster.directory.services(index) or {"name": f"node {index}", "services": []}
+        rows += [
+            {"node": report["name"], **service, "last": service["last_end"] or "-"} for service in report["services"]
+        ]
+    show(rows, output, columns=("node", "name", "state", "restarts", "last"))
+
+
+@click.command()
+@click.argument("name", required=False)
+def down(name: str | None) -> None:
+    """End a cluster in order: pods get their grace period, then nothing is left."""
+    cluster = pick(name)
+    with Steps().step(f"cluster {cluster.name} has ended"):
+        unmerge(cluster.name)
+        cluster.down()
+
+
+@click.command()
+@click.argument("name", required=False)
+def kubeconfig(name: str | None) -> None:
+    """Print a cluster's kubeconfig."""
+    click.echo(pick(name).kubeconfig.read_text())
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--name", help="Name of the cluster.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def kubectl(name: str | None, words: tuple[str, ...]) -> None:
+    """Run kubectl with a cluster's kubeconfig."""
+    cluster = pick(name)
+    os.execve(cluster.kubectl, ["kubectl", *words], os.environ | cluster.environment())  # noqa: S606
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.argument("service", required=False)
+def logs(name: str | None, service: str | None) -> None:
+    """Print the logs of a cluster's components (all, or those of one)."""
+    directory = Directory.existing(name) if name else pick(None).directory
+    pattern = f"{service}.log" if service else "*.log"
+    for log in sorted((directory.path / "logs").rglob(pattern)):
+        click.echo(f"==> {log.relative_to(directory.path / 'logs')} <==")
+        click.echo(log.read_text(errors="replace"))
+
+
+COMMANDS = (up, run, list_clusters, status, down, kubeconfig, kubectl, logs)

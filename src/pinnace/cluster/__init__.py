@@ -1,0 +1,1 @@
+"""A cluster's life: its directory, how it is started, what it is, how it ends."""

@@ -1,0 +1,327 @@
+"""A cluster as Python sees it.
+
+    with pinnace.Cluster(nodes=2) as cluster:
+        subprocess.run(["kubectl", "get", "nodes"], env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)})
+
+The command line uses the same class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import http.client
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pinnace.cluster import launching
+from pinnace.cluster.directory import Directory, Run, verified_binaries
+from pinnace.controlplane.api import Api, ApiError
+from pinnace.errors import ClusterError, PinnaceError, SlurmError
+from pinnace.node.linux import die_with_parent
+from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.slurm.states import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from pinnace.slurm.commands import Job
+
+POLL = 0.05  # seconds between looks at files and processes; Slurm itself is asked once a second
+START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
+END_LIMIT = 90.0
+TAIL = 15
+
+Report = Callable[[str], None]
+
+
+class Place(StrEnum):
+    """Where a cluster's nodes come from."""
+
+    BATCH = "batch"  # a batch job of its own, which outlives us
+    INTERACTIVE = "interactive"  # a job of its own that ends with us
+    ALLOCATION = "allocation"  # the job that we are in
+    LOCAL = "local"  # this machine
+
+
+class Cluster:
+    """A Kubernetes cluster inside a Slurm job."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        nodes: int = 1,
+        options: Sequence[str] = (),
+        place: Place | None = None,
+        images: Iterable[Path] = (),
+        retain: bool = False,
+    ) -> None:
+        self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
+        self.directory = Directory.named(self.name)
+        self.place = place or (Place.ALLOCATION if "SLURM_JOB_ID" in os.environ else Place.INTERACTIVE)
+        self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if self.place is Place.ALLOCATION else nodes
+        self.options = launching.with_memory(options, os.environ)
+        self.images = list(images)
+        self.retain = retain
+        self.slurm = Slurm()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def existing(name: str) -> Cluster:
+        """A cluster that was started before, perhaps by another process."""
+        cluster = Cluster(name)
+        cluster.directory = Directory.existing(name)
+        run = cluster.directory.run
+        cluster.nodes = run.nodes if run else 1
+        return cluster
+
+    # --- starting -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make the directory and submit; does not wait for anything."""
+        self.directory.create(verified_binaries())
+        try:
+            self.directory.add_images(self.images)
+            self._launch()
+        except BaseException:
+            self.directory.remove()
+            raise
+
+    def _launch(self) -> None:
+        path = self.directory.path
+        if self.place is Place.BATCH:
+            script, options = self.script()
+            self.directory.write_run(Run(job=self.slurm.sbatch(script, options), nodes=self.nodes))
+            return
+        if self.place is Place.LOCAL:
+            argv, environment = launching.agent_argv(path), dict(os.environ)
+        elif self.place is Place.ALLOCATION:
+            argv, environment = launching.step_argv(path, launching.inside_options(os.environ)), dict(os.environ)
+        else:
+            options = [f"--job-name=pinnace-{self.name}", f"--comment=pinnace:{self.name}", *self.options]
+            argv, environment = launching.step_argv(path, options), submission_environment(os.environ)
+        with (path / "logs" / "job.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is ours to handle: the cluster ends in order
+                preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
+            )
+        self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes))
+
+    def script(self) -> tuple[str, list[str]]:
+        """What ``sbatch`` would get."""
+        return launching.cluster_script(self.name, self.directory.path, self.options)
+
+    def wait_ready(self, report: Report = lambda _text: None) -> None:
+        """Until all nodes are ready for pods. Says what it waits for."""
+        head = self._wait_for_head(report)
+        server = f"https://{head['address']}:{head['api']}"
+        kubeconfig = self.directory.write_kubeconfig(server)
+        deadline = time.monotonic() + START_LIMIT
+        api = Api(kubeconfig, timeout=5.0)
+        said = -1
+        while True:
+            self.check_alive()
+            self._check_nodes()
+            ready = self._ready_nodes(api)
+            if ready is not None and ready != said:
+                said = ready
+                report(f"{ready} of {self.nodes} nodes are ready")
+            if ready == self.nodes:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"the cluster was not ready within {START_LIMIT:.0f} s: {ready or 0} of {self.nodes} nodes",
+                    hint=f"Its logs are in {self.directory.path / 'logs'}.",
+                )
+            time.sleep(POLL)
+
+    @staticmethod
+    def _ready_nodes(api: Api) -> int | None:
+        """How many nodes take pods; None while the API does not answer."""
+        try:
+            nodes = api.get("/api/v1/nodes")["items"]
+        except (ApiError, OSError, http.client.HTTPException):
+            return None
+        return sum(_takes_pods(node) for node in nodes)
+
+    def _wait_for_head(self, report: Report) -> dict[str, Any]:
+        """Until the job runs and the first agent has said where it is. A job may be pending for days."""
+        said, asked = "", 0.0
+        while True:
+            head = self.directory.node(0)
+            self._check_nodes()
+            if head:
+                return head
+            self.check_alive()
+            if self.place is not Place.LOCAL and time.monotonic() - asked > 1.0:
+                asked = time.monotonic()
+                job = self.job()
+                text = describe_pending(job) if job and job.state.phase is Phase.WAITING else ""
+                if text and text != said:
+                    report(text)
+                    said = text
+            time.sleep(POLL)
+
+    def check_alive(self) -> None:
+        """Raise if what runs the cluster has ended."""
+        if self._process is not None:
+            if self._process.poll() is not None:
+                raise ClusterError(
+                    f"the cluster {self.name} has ended\n{self.tail()}",
+                    hint="" if self.retain else "Keep its logs with --retain.",
+                )
+            return
+        job = self.job()
+        if job is None or job.state.phase is Phase.ENDED:
+            raise ClusterError(
+                f"the job of the cluster {self.name} has ended"
+                + (f" ({job.state})" if job else "")
+                + f"\n{self.tail()}",
+                hint=f"Its logs are in {self.directory.path / 'logs'}.",
+            )
+
+    def _check_nodes(self) -> None:
+        """Raise if a node says that it cannot be one."""
+        for index in range(self.nodes):
+            about = self.directory.node(index)
+            if about and "failed" in about:
+                raise ClusterError(
+                    f"{about['failed']}\n{self.tail()}",
+                    hint=f"Its logs are in {self.directory.path / 'logs'}, if you give --retain.",
+                )
+
+    def tail(self) -> str:
+        """The last lines of the logs that tell why a cluster did not start."""
+        logs = self.directory.path / "logs"
+        for log in [*sorted(logs.glob("agent-*.log")), logs / "job.log"]:
+            with contextlib.suppress(OSError):
+                lines = log.read_text(errors="replace").strip().splitlines()
+                if lines:
+                    return "\n".join(lines[-TAIL:])
+        return ""
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def kubeconfig(self) -> Path:
+        path = self.directory.path / "kubeconfig"
+        if not path.exists():
+            raise ClusterError(
+                f"the cluster {self.name} is not ready yet", hint="Wait for it with `pinnace up --wait`."
+            )
+        return path
+
+    @property
+    def kubectl(self) -> str:
+        """Upstream's kubectl, of the cluster's own version."""
+        return self.directory.spec.binaries["kubectl"]
+
+    def environment(self) -> dict[str, str]:
+        """What a script needs to use the cluster: its kubeconfig, and a kubectl that fits."""
+        path = f"{Path(self.kubectl).parent}:{os.environ.get('PATH', '')}"
+        return {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
+
+    @property
+    def job_id(self) -> int | None:
+        run = self.directory.run
+        if run and run.job:
+            return run.job
+        head = self.directory.node(0)
+        return head.get("job") if head else None
+
+    def job(self) -> Job | None:
+        """The Slurm job, if there is one and Slurm still knows it."""
+        if self.place is Place.LOCAL:
+            return None
+        number = self.job_id
+        if number is None:
+            found = [job for job in self.slurm.squeue() if job.comment == f"pinnace:{self.name}"]
+            return found[0] if found else None
+        jobs = self.slurm.squeue(number)
+        return jobs[0] if jobs else None
+
+    # --- ending -------------------------------------------------------------------------------------------------
+
+    def down(self) -> None:
+        """End the cluster in order and remove its directory, unless it is to be retained."""
+        self._end()
+        if not self.retain:
+            self.directory.remove()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._tell_agents(self._process)
+            try:
+                self._process.wait(END_LIMIT)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            return
+        run = self.directory.run
+        if run is None:
+            return
+        if run.job is not None:
+            self.slurm.scancel(run.job)
+            self._wait_job_gone(run.job)
+        elif run.pid is not None and run.host == os.uname().nodename:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(run.pid, signal.SIGTERM)
+
+    def _tell_agents(self, process: subprocess.Popen[bytes]) -> None:
+        """Let the agents end in order. srun itself would kill them at once, so Slurm has to tell them."""
+        head = self.directory.node(0)
+        if head and "step" in head:
+            self.slurm.scancel(head["step"], "--signal=TERM")
+        else:
+            process.terminate()
+
+    def _wait_job_gone(self, job: int) -> None:
+        deadline = time.monotonic() + END_LIMIT
+        while time.monotonic() < deadline:
+            jobs = self.slurm.squeue(job)
+            if not jobs or (jobs[0].state.phase is Phase.ENDED and jobs[0].state != "COMPLETING"):
+                return
+            time.sleep(0.1)
+        raise SlurmError(f"job {job} is still there after {END_LIMIT:.0f} s", hint=f"See `squeue -j {job}`.")
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+
+def _takes_pods(node: dict[str, Any]) -> bool:
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+    return ready and not node["spec"].get("taints")
+
+
+def describe_pending(job: Job) -> str:
+    """What Slurm says of a job that waits."""
+    start = f", expected to start {job.start}" if job.start else ""
+    return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
+
+
+__all__ = ["Cluster", "PinnaceError", "Place"]

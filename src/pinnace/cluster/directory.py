@@ -1,0 +1,189 @@
+"""The directory of a cluster: all its state, on the shared file system, for its user alone.
+
+$PINNACE_HOME/clusters/<name>/
+    cluster.json   what all nodes have to know (see node.spec)
+    job.json       how it runs: the Slurm job, or a process of this machine
+    secrets/       keys, certificates, kubeconfigs
+    images/        images that every node loads when it starts
+    nodes/         a file per node, written by its agent
+    logs/          a directory per node
+    kubeconfig     for the user
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinnace.components.manifest import architecture, manifest
+from pinnace.components.store import Stores, explain_no_space, site_root, user_root
+from pinnace.controlplane import pki
+from pinnace.controlplane.seed import make_seed
+from pinnace.errors import ClusterError, UsageError
+from pinnace.images.oci import one_binary_image
+from pinnace.network.addresses import choose, routes
+from pinnace.node.config import SANDBOX_IMAGE
+from pinnace.spec import ClusterSpec, read_json, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pinnace.network.addresses import Ranges
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+PARTS = ("secrets", "images", "nodes", "logs", "registries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """``job.json``: what runs the cluster."""
+
+    job: int | None = None
+    pid: int | None = None
+    host: str = ""
+    nodes: int = 1
+
+
+def clusters_root() -> Path:
+    return user_root().parent / "clusters"
+
+
+class Directory:
+    """One cluster's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    @staticmethod
+    def named(name: str) -> Directory:
+        if not NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of a cluster",
+                hint="Use small letters, digits and dashes, at most 40, with a letter or digit at both ends.",
+            )
+        return Directory(clusters_root() / name)
+
+    @staticmethod
+    def existing(name: str) -> Directory:
+        directory = Directory.named(name)
+        if not directory.path.is_dir():
+            known = ", ".join(other.name for other in all_clusters()) or "none"
+            raise ClusterError(f"there is no cluster {name!r}", hint=f"Your clusters: {known}.")
+        return directory
+
+    def create(self, binaries: dict[str, str], ranges: Ranges | None = None) -> ClusterSpec:
+        """Make the directory with everything that agents need. Fails if the name is taken."""
+        ranges = ranges or choose(routes(Path("/proc/net/route").read_text()))
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with explain_no_space(self.path.parent, f"the cluster {self.name}"):
+            try:
+                self.path.mkdir(mode=0o700)
+            except FileExistsError:
+                raise ClusterError(
+                    f"you have a cluster called {self.name!r} already",
+                    hint=f"See `pinnace list`; end it with `pinnace down {self.name}`, or choose another --name.",
+                ) from None
+            try:
+                return self._fill(binaries, ranges)
+            except BaseException:
+                self.remove()
+                raise
+
+    def _fill(self, binaries: dict[str, str], ranges: Ranges) -> ClusterSpec:
+        for part in PARTS:
+            (self.path / part).mkdir(mode=0o700)
+        spec = ClusterSpec(
+            name=self.name, directory=self.path, ranges=ranges, binaries=binaries, seed=str(seed_directory() or "")
+        )
+        pki.write_secret(self.path / "secrets" / "link.key", secrets.token_bytes(32))
+        pki.create_control_plane(self.path / "secrets", ranges, spec.domain)
+        pause = one_binary_image(Path(binaries["pause"]), SANDBOX_IMAGE, architecture())
+        (self.path / "images" / "pause.tar").write_bytes(pause)
+        write_json(self.path / "cluster.json", spec.dump())
+        return spec
+
+    def add_images(self, files: Iterable[Path]) -> None:
+        """Let every node load these when it starts; by link where that works, because images are large."""
+        for file in files:
+            target = self.path / "images" / file.name
+            try:
+                os.link(file, target)
+            except OSError:
+                shutil.copyfile(file, target)
+
+    @property
+    def spec(self) -> ClusterSpec:
+        return ClusterSpec.load(self.path)
+
+    def write_run(self, run: Run) -> None:
+        write_json(self.path / "job.json", asdict(run))
+
+    @property
+    def run(self) -> Run | None:
+        data = read_json(self.path / "job.json")
+        return Run(**data) if data else None
+
+    def node(self, index: int) -> dict[str, Any] | None:
+        about = read_json(self.path / "nodes" / f"{index}.json")
+        return about if isinstance(about, dict) else None
+
+    def services(self, index: int) -> dict[str, Any] | None:
+        about = read_json(self.path / "nodes" / f"{index}.services.json")
+        return about if isinstance(about, dict) else None
+
+    def write_kubeconfig(self, server: str) -> Path:
+        """The user's own kubeconfig: the administrator's, with the address that the login node can reach."""
+        document = json.loads((self.path / "secrets" / "admin.kubeconfig").read_text())
+        name = f"pinnace-{self.name}"
+        document["clusters"][0]["cluster"]["server"] = server
+        for kind in ("clusters", "users", "contexts"):
+            document[kind][0]["name"] = name
+        document["contexts"][0]["context"] |= {"cluster": name, "user": name}
+        document["current-context"] = name
+        path = self.path / "kubeconfig"
+        pki.write_secret(path, json.dumps(document, indent=1).encode())
+        return path
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def seed_name() -> str:
+    """The name of the seed (see ``controlplane.seed``) that fits the pinned versions."""
+    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint
+    return f"{manifest()['kubernetes'].version}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+
+
+def seed_directory() -> Path | None:
+    """Where the seed is: the user's own, or the site's. A cluster starts without one too, seconds later."""
+    candidates = (root.parent / "seeds" / seed_name() for root in (user_root(), site_root()))
+    return next((path for path in candidates if path.is_dir()), None)
+
+
+def ensure_seed(root: Path, binaries: dict[str, str]) -> bool:
+    """Make the seed beside a store, unless there is one. Whether it was made."""
+    if seed_directory():
+        return False
+    make_seed(binaries, root.parent / "seeds" / seed_name())
+    return True
+
+
+def all_clusters() -> list[Directory]:
+    root = clusters_root()
+    return [Directory(path) for path in sorted(root.iterdir()) if path.is_dir()] if root.is_dir() else []
+
+
+def verified_binaries() -> dict[str, str]:
+    """The path of every binary, from the store, verified."""
+    stores = Stores.default(architecture())
+    return {
+        name: str(stores.binary(component, name)) for component in manifest().values() for name in component.binaries
+    }

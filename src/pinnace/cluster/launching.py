@@ -1,0 +1,77 @@
+"""How agents get onto nodes: commands and scripts, from pure functions."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from pinnace.slurm.commands import batch_script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+MEMORY = "3G"  # per node: the control plane takes about one, and sites often give little by default
+MEMORY_OPTIONS = ("--mem", "--mem-per-cpu", "--mem-per-gpu", "--exclusive")
+GRACE = 60  # seconds before the time limit at which a cluster begins to end in order
+
+
+def with_memory(options: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The user's options, and a size of memory unless the user has asked for one, or for whole nodes."""
+    asked = any(option.split("=")[0] in MEMORY_OPTIONS for option in options)
+    asked |= any(name.startswith(("SBATCH_MEM", "SLURM_MEM", "SBATCH_EXCLUSIVE")) for name in environment)
+    return list(options) if asked else [*options, f"--mem={MEMORY}"]
+
+
+def agent_argv(directory: Path, *more: str) -> list[str]:
+    """The agent, with the Python that runs us."""
+    return [sys.executable, "-m", "pinnace.node.agent", "--cluster", str(directory), *more]
+
+
+def step_argv(directory: Path, options: Sequence[str]) -> list[str]:
+    """One agent on every node. srun carries signals to all of them, and ends when they have ended."""
+    log = directory / "logs" / "agent-%t.log"
+    return [
+        "srun",
+        *options,
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=0",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--input=none",
+        f"--output={log}",
+        *agent_argv(directory),
+    ]
+
+
+def inside_options(environment: Mapping[str, str]) -> list[str]:
+    """For a step that takes the whole of the allocation that we are in, and leaves room for other steps."""
+    return [
+        f"--nodes={environment['SLURM_JOB_NUM_NODES']}",
+        f"--ntasks={environment['SLURM_JOB_NUM_NODES']}",
+        "--overlap",
+        "--unbuffered",
+    ]
+
+
+def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[str, list[str]]:
+    """The batch script of a cluster that outlives our terminal, and the options that sbatch gets."""
+    directives = [
+        f"--job-name=pinnace-{name}",
+        f"--output={directory / 'logs' / 'job.log'}",
+        f"--comment=pinnace:{name}",
+        f"--signal=B:TERM@{GRACE}",
+        "--ntasks-per-node=1",
+    ]
+    step = step_argv(directory, ["--nodes=$SLURM_JOB_NUM_NODES", "--ntasks=$SLURM_JOB_NUM_NODES", "--overlap"])
+    # The shell must fill in Slurm's own number, and nothing else.
+    command = " ".join(word if "$SLURM" in word else shlex.quote(word) for word in step)
+    # Near the time limit Slurm tells this shell alone; it passes that on to the agents, which end in order. When the
+    # job is cancelled Slurm tells all of them itself.
+    lines = [
+        "trap 'scancel --signal=TERM $SLURM_JOB_ID' TERM",
+        f"{command} &",
+        "while kill -0 $! 2>/dev/null; do wait; done",
+    ]
+    return batch_script(directives, "\n".join(lines)), list(options)

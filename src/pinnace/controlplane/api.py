@@ -1,0 +1,118 @@
+"""A small client of the Kubernetes API, for the agent: the standard library alone, one connection, JSON."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import ssl
+import tempfile
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class ApiError(Exception):
+    """The API refused: its code and its own words."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class Api:
+    """Speaks with the API server that a kubeconfig names."""
+
+    def __init__(self, kubeconfig: Path, *, timeout: float = 10.0) -> None:
+        document = json.loads(kubeconfig.read_text())
+        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+        address = urlsplit(cluster["server"])
+        self._host, self._port = address.hostname or "", address.port or 443
+        self._name = cluster["tls-server-name"]
+        self._timeout = timeout
+        self._context = ssl.create_default_context(
+            cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
+        )
+        with tempfile.NamedTemporaryFile(prefix="pinnace-") as pem:  # 0600; OpenSSL takes keys only from files
+            pem.write(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
+            pem.flush()
+            self._context.load_cert_chain(pem.name)
+        self._connection: http.client.HTTPSConnection | None = None
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        connection = _NamedConnection(self._name, self._host, self._port, timeout=self._timeout, context=self._context)
+        connection.connect()
+        return connection
+
+    def request(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> Any:
+        """One request; what comes back as JSON, or text if it is none. A dropped connection is made anew once."""
+        payload = None if body is None else json.dumps(body)
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        for attempt in (1, 2):
+            if self._connection is None:
+                self._connection = self._connect()
+            try:
+                self._connection.request(method, path, payload, headers)
+                response = self._connection.getresponse()
+                data = response.read()
+                break
+            except (http.client.HTTPException, ConnectionError, TimeoutError):
+                self._connection.close()
+                self._connection = None
+                if attempt == 2:
+                    raise
+        try:
+            document = json.loads(data)
+        except ValueError:
+            document = data.decode(errors="replace")
+        if response.status >= 400:
+            raise ApiError(response.status, document["message"] if isinstance(document, dict) else document)
+        return document
+
+    def get(self, path: str) -> Any:
+        return self.request("GET", path)
+
+    def stream(self, path: str) -> Iterator[str]:
+        """The lines of an answer that goes on, such as a log that is followed; on a connection of its own."""
+        connection = self._connect()
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise ApiError(response.status, response.read().decode(errors="replace"))
+            if connection.sock:
+                connection.sock.settimeout(None)
+            for line in response:
+                yield line.decode(errors="replace").rstrip("\n")
+
+    def create(self, path: str, body: object) -> None:
+        """Create an object; that it exists already is as good."""
+        try:
+            self.request("POST", path, body)
+        except ApiError as error:
+            if error.code != http.HTTPStatus.CONFLICT:
+                raise
+
+    def healthy(self, check: str) -> bool:
+        """Whether a check of the API server passes; no if it does not answer."""
+        try:
+            self.request("GET", check)
+        except (ApiError, OSError, http.client.HTTPException):
+            return False
+        return True
+
+
+class _NamedConnection(http.client.HTTPSConnection):
+    """HTTPS to an address whose certificate says another name."""
+
+    def __init__(self, name: str, host: str, port: int, *, timeout: float, context: ssl.SSLContext) -> None:
+        super().__init__(host, port, timeout=timeout, context=context)
+        self._name, self._tls = name, context
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)

@@ -1,0 +1,80 @@
+"""What a new cluster needs before pods can run, done as soon as the API answers.
+
+The controller-manager would make some of it too, seconds later.
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import time
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.objects import coredns_role, default_service_account, dns_objects, root_certificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pinnace.network.addresses import Ranges
+    from pinnace.spec import NodeSpec
+
+ROLES = "/readyz/poststarthook/rbac/bootstrap-roles"
+NOT_READY = "node.kubernetes.io/not-ready"
+LIMIT = 120.0  # seconds; a start takes two
+
+
+def bootstrap(node: NodeSpec) -> None:
+    """Create the objects that every cluster starts with."""
+    api = Api(node.cluster.secrets / "admin.kubeconfig")
+    ca = (node.cluster.secrets / "ca.crt").read_text()
+    ranges = node.cluster.ranges
+    deadline = time.monotonic() + LIMIT
+    for path, body in [*default_service_account(), *root_certificate(ca), *coredns_role(), *dns_objects(ranges)]:
+        while True:
+            try:
+                api.create(path, body)
+                break
+            except (ApiError, OSError, http.client.HTTPException):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+    admit_nodes(api, node.cluster.ranges, until=deadline)
+
+
+def plant(seed: Path, data: Path) -> None:
+    """Copy a seed (see ``controlplane.seed``) to where etcd starts. Its log is mostly zeros, and becomes a hole."""
+    subprocess.run(["cp", "-r", "--sparse=always", f"{seed}/.", str(data)], check=True, timeout=60)
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
+    """Let pods onto nodes the moment these are ready, and note their pod ranges.
+
+    The admission plugin taints every new node, and the controller-manager takes the taint away, but only once all of
+    its controllers are up. This does the same a little earlier, for as long as a cluster is starting.
+    """
+    admitted: set[str] = set()
+    while time.monotonic() < until:
+        for node in api.get("/api/v1/nodes")["items"]:
+            name = node["metadata"]["name"]
+            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+            if not ready or name in admitted:
+                continue
+            admitted.add(name)
+            taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != NOT_READY]
+            index = _index(ranges, node)
+            pods = str(ranges.pods_of(index))
+            patch = {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}}
+            api.request("PATCH", f"/api/v1/nodes/{name}", patch, content_type="application/merge-patch+json")
+        time.sleep(0.05 if not admitted else 0.5)
+
+
+def _index(ranges: Ranges, node: dict[str, Any]) -> int:
+    address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+    index = ranges.owner(int(IPv4Address(address)))
+    if index is None:
+        raise ValueError(f"{address} is not an address of this cluster")
+    return index

@@ -1,0 +1,36 @@
+"""The orderly end: every pod gets its grace period before the node's processes are gone."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.controlplane.api import Api, ApiError
+
+if TYPE_CHECKING:
+    from pinnace.spec import NodeSpec
+
+LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
+TASKS = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
+
+
+def delete_pods(node: NodeSpec) -> None:
+    """On the head: delete all pods, and wait until their kubelets have ended them. Controllers are stopped before."""
+    api = Api(node.cluster.secrets / "admin.kubeconfig", timeout=5.0)
+    deadline = time.monotonic() + LIMIT
+    try:
+        for namespace in {pod["metadata"]["namespace"] for pod in api.get("/api/v1/pods")["items"]}:
+            api.request("DELETE", f"/api/v1/namespaces/{namespace}/pods")
+        while api.get("/api/v1/pods")["items"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+    except (ApiError, OSError, http.client.HTTPException):
+        return  # an API that does not answer has nothing to drain
+
+
+def wait_for_containers() -> None:
+    """On the other nodes: until no container is left here."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline and TASKS.is_dir() and any(TASKS.iterdir()):
+        time.sleep(0.1)

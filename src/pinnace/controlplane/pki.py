@@ -1,0 +1,202 @@
+"""Keys, certificates and kubeconfigs of a cluster, in its directory, readable by its user alone.
+
+Everything is elliptic-curve and made in a few milliseconds. The control plane's part is made before the job is
+submitted; the nodes' part once Slurm has chosen them, because a kubelet's certificate carries its node's name.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ipaddress
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pinnace.spec import API_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pinnace.network.addresses import Ranges
+
+LIFE = dt.timedelta(days=400)
+CLOCK_SKEW = dt.timedelta(hours=1)  # a node whose clock is behind must still accept us
+SERVER_NAME = "kubernetes"  # what every client expects the API's certificate to say, whatever address it dials
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Somebody with a certificate: who, and under which names it serves."""
+
+    file: str
+    common_name: str
+    groups: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = field(default=())
+
+
+class Authority:
+    """The cluster's certificate authority and the directory where it keeps everything."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._key: ec.EllipticCurvePrivateKey
+        self._certificate: x509.Certificate
+
+    @staticmethod
+    def create(directory: Path) -> Authority:
+        authority = Authority(directory)
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pinnace")])
+        certificate = (
+            _builder(subject, subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        authority._key, authority._certificate = key, certificate
+        authority._save("ca", key, certificate)
+        return authority
+
+    @staticmethod
+    def load(directory: Path) -> Authority:
+        authority = Authority(directory)
+        key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise TypeError("ca.key is not ours")
+        authority._key = key
+        authority._certificate = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
+        return authority
+
+    def issue(self, identity: Identity) -> None:
+        """Make a key and a certificate for somebody."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
+        subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, identity.common_name)])
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        builder = _builder(subject, self._certificate.subject, key.public_key()).add_extension(
+            x509.ExtendedKeyUsage(usages), critical=False
+        )
+        alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in identity.names]
+        alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in identity.addresses]
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        self._save(identity.file, key, builder.sign(self._key, hashes.SHA256()))
+
+    def issue_kubeconfig(self, identity: Identity, server: str) -> None:
+        """The same, and a kubeconfig that uses them."""
+        self.issue(identity)
+
+        def read(name: str) -> str:
+            return base64.b64encode((self._directory / name).read_bytes()).decode()
+
+        document = kubeconfig(
+            name=identity.file,
+            server=server,
+            ca=read("ca.crt"),
+            certificate=read(f"{identity.file}.crt"),
+            key=read(f"{identity.file}.key"),
+        )
+        write_secret(self._directory / f"{identity.file}.kubeconfig", json.dumps(document).encode())
+
+    def service_account_key(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        write_secret(self._directory / "sa.key", _pem(key))
+        public = key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        write_secret(self._directory / "sa.pub", public)
+
+    def _save(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        write_secret(self._directory / f"{name}.key", _pem(key))
+        write_secret(self._directory / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def kubeconfig(*, name: str, server: str, ca: str, certificate: str, key: str) -> dict[str, object]:
+    """A kubeconfig with one context of this name. Certificates and key are base64."""
+    cluster = {"server": server, "certificate-authority-data": ca, "tls-server-name": SERVER_NAME}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": {"client-certificate-data": certificate, "client-key-data": key}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+
+
+def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
+    """Everything but the nodes."""
+    authority = Authority.create(directory)
+    authority.service_account_key()
+    server = f"https://{ranges.node(0)}:{API_PORT}"
+    authority.issue(
+        Identity(
+            file="apiserver",
+            common_name="kube-apiserver",
+            names=("kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{domain}",
+                   "localhost"),
+            addresses=(str(ranges.node(0)), str(ranges.api), "127.0.0.1"),
+        )
+    )  # fmt: skip
+    authority.issue(Identity(file="front-proxy", common_name="front-proxy-client"))
+    authority.issue(Identity(file="kubelet-client", common_name="kube-apiserver-kubelet-client",
+                             groups=("system:masters",)))  # fmt: skip
+    for identity in (
+        Identity(file="admin", common_name="pinnace-admin", groups=("system:masters",)),
+        Identity(file="controller-manager", common_name="system:kube-controller-manager"),
+        Identity(file="scheduler", common_name="system:kube-scheduler"),
+        Identity(file="kube-proxy", common_name="system:kube-proxy"),
+        Identity(file="coredns", common_name="pinnace:coredns"),
+    ):
+        authority.issue_kubeconfig(identity, server)
+
+
+def create_nodes(directory: Path, ranges: Ranges, nodes: Iterable[tuple[int, str]]) -> None:
+    """The kubelets' part, for nodes of these indices and names."""
+    authority = Authority.load(directory)
+    server = f"https://{ranges.node(0)}:{API_PORT}"
+    for index, name in nodes:
+        identity = Identity(
+            file=f"node-{name}",
+            common_name=f"system:node:{name}",
+            groups=("system:nodes",),
+            names=(name,),
+            addresses=(str(ranges.node(index)),),
+        )
+        authority.issue_kubeconfig(identity, server)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + LIFE)
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that only we can read, from its first moment, and that others who wait for it see whole."""
+    unfinished = path.with_name(f".{path.name}.new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    unfinished.rename(path)

@@ -1,0 +1,128 @@
+"""The commands of the control plane: pure functions from what the head node is to what upstream's binaries take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinnace.spec import API_PORT
+
+if TYPE_CHECKING:
+    from pinnace.spec import NodeSpec
+
+ETCD_SOCKET = "unix:///run/pinnace/etcd.sock"
+
+
+def etcd_argv(node: NodeSpec, data: str, client: str = ETCD_SOCKET) -> list[str]:
+    """One member, on a socket in a directory of ours: no other process of any host can talk to it."""
+    return [
+        node.binary("etcd"),
+        f"--data-dir={data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={client}-peer",
+        "--initial-advertise-peer-urls=http://localhost:2380",
+        "--initial-cluster=default=http://localhost:2380",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def apiserver_argv(
+    node: NodeSpec,
+    *,
+    etcd: str = ETCD_SOCKET,
+    port: int = API_PORT,
+    bind: str = "0.0.0.0",  # noqa: S104 - of the fabric's own namespace
+) -> list[str]:
+    ranges, secret = node.cluster.ranges, node.secret
+    return [
+        node.binary("kube-apiserver"),
+        f"--etcd-servers={etcd}",
+        f"--secure-port={port}",
+        f"--bind-address={bind}",
+        f"--advertise-address={node.address}",
+        f"--service-cluster-ip-range={ranges.services}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--enable-aggregator-routing=true",
+        "--default-not-ready-toleration-seconds=60",
+        "--default-unreachable-toleration-seconds=60",
+        "--profiling=false",
+        f"--client-ca-file={secret('ca.crt')}",
+        f"--tls-cert-file={secret('apiserver.crt')}",
+        f"--tls-private-key-file={secret('apiserver.key')}",
+        f"--service-account-issuer=https://kubernetes.default.svc.{node.cluster.domain}",
+        f"--service-account-key-file={secret('sa.pub')}",
+        f"--service-account-signing-key-file={secret('sa.key')}",
+        f"--kubelet-client-certificate={secret('kubelet-client.crt')}",
+        f"--kubelet-client-key={secret('kubelet-client.key')}",
+        f"--kubelet-certificate-authority={secret('ca.crt')}",
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--requestheader-client-ca-file={secret('ca.crt')}",
+        "--requestheader-allowed-names=front-proxy-client",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-username-headers=X-Remote-User",
+        f"--proxy-client-cert-file={secret('front-proxy.crt')}",
+        f"--proxy-client-key-file={secret('front-proxy.key')}",
+    ]
+
+
+def controller_manager_argv(node: NodeSpec) -> list[str]:
+    ranges, secret = node.cluster.ranges, node.secret
+    kubeconfig = secret("controller-manager.kubeconfig")
+    return [
+        node.binary("kube-controller-manager"),
+        *_kubeconfigs(kubeconfig),
+        "--bind-address=127.0.0.1",
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={secret('sa.key')}",
+        f"--root-ca-file={secret('ca.crt')}",
+        f"--cluster-signing-cert-file={secret('ca.crt')}",
+        f"--cluster-signing-key-file={secret('ca.key')}",
+        "--allocate-node-cidrs=false",
+        f"--cluster-cidr={ranges.pods}",
+        f"--service-cluster-ip-range={ranges.services}",
+        "--node-monitor-grace-period=24s",
+        "--node-monitor-period=2s",
+    ]
+
+
+def scheduler_argv(node: NodeSpec) -> list[str]:
+    return [
+        node.binary("kube-scheduler"),
+        *_kubeconfigs(node.secret("scheduler.kubeconfig")),
+        "--bind-address=127.0.0.1",
+    ]
+
+
+def _kubeconfigs(path: str) -> list[str]:
+    return [
+        f"--kubeconfig={path}",
+        f"--authentication-kubeconfig={path}",
+        f"--authorization-kubeconfig={path}",
+        "--leader-elect=false",
+        "--profiling=false",
+        "--kube-api-qps=500",  # at the default of 20, forty controllers fetch their credentials for four seconds
+        "--kube-api-burst=1000",
+    ]
+
+
+def corefile(node: NodeSpec, *, forward: bool) -> str:
+    """Names of the cluster, and, where the host has name servers, all others."""
+    outside = f"forward . {node.cluster.ranges.resolver} {{ max_concurrent 1000 }}" if forward else ""
+    return f""".:53 {{
+  bind {node.address}
+  errors
+  kubernetes {node.cluster.domain} in-addr.arpa ip6.arpa {{
+    kubeconfig {node.secret("coredns.kubeconfig")} coredns
+    pods insecure
+    fallthrough in-addr.arpa ip6.arpa
+    ttl 5
+  }}
+  {outside}
+  cache 30
+  loadbalance
+}}
+"""

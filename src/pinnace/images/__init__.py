@@ -1,0 +1,1 @@
+"""Container images: making, loading and serving them."""

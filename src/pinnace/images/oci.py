@@ -1,0 +1,63 @@
+"""OCI images as single files, the kind that ``ctr images import`` takes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+def one_binary_image(binary: Path, reference: str, arch: str) -> bytes:
+    """An image with one static binary in it, which it runs. The same binary gives the same bytes."""
+    layer = _tar({binary.name: (binary.read_bytes(), 0o755)})
+    packed = gzip.compress(layer, mtime=0)
+    config = {
+        "architecture": arch,
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{binary.name}"], "User": "65535:65535"},
+        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+    }
+    blobs: dict[str, bytes] = {}
+
+    def put(media_type: str, data: bytes, **more: object) -> dict[str, Any]:
+        blobs[_digest(data)] = data
+        return {"mediaType": media_type, "digest": _digest(data), "size": len(data), **more}
+
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": put(CONFIG, json.dumps(config).encode()),
+        "layers": [put(LAYER, packed)],
+    }
+    names = {"io.containerd.image.name": reference}
+    platform = {"architecture": arch, "os": "linux"}
+    entry = put(MANIFEST, json.dumps(manifest).encode(), annotations=names, platform=platform)
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
+    files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": json.dumps(index).encode()}
+    files |= {f"blobs/{digest.replace(':', '/')}": data for digest, data in blobs.items()}
+    return _tar({name: (data, 0o644) for name, data in files.items()})
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _tar(files: dict[str, tuple[bytes, int]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, (data, mode) in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), mode
+            tar.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()

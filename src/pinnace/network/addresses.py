@@ -1,0 +1,110 @@
+"""Which address belongs to whom: pure functions over the cluster's ranges.
+
+A node's index decides its addresses, so nobody has to be asked for one:
+
+    nodes     10.42.0.0/16     node 0 is 10.42.0.1, node 1 is 10.42.0.2, …
+    pods      10.244.0.0/16    node 0 has 10.244.0.0/24, node 1 has 10.244.1.0/24, …
+    services  10.96.0.0/16     .0.1 is the API, .0.10 is DNS
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CANDIDATES = {
+    "nodes": ("10.42.0.0/16", "172.30.0.0/16", "192.168.192.0/18"),
+    "pods": ("10.244.0.0/16", "10.208.0.0/16", "172.28.0.0/16", "100.64.0.0/16"),
+    "services": ("10.96.0.0/16", "10.112.0.0/16", "172.29.0.0/16", "100.80.0.0/16"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """The address ranges of a cluster."""
+
+    nodes: IPv4Network
+    pods: IPv4Network
+    services: IPv4Network
+
+    @property
+    def api(self) -> IPv4Address:
+        return self.services[1]
+
+    @property
+    def dns(self) -> IPv4Address:
+        return self.services[10]
+
+    @property
+    def resolver(self) -> IPv4Address:
+        """An address that belongs to no node: what is sent there reaches the host's own name servers."""
+        return self.nodes[-2]
+
+    @property
+    def all(self) -> tuple[IPv4Network, ...]:
+        return self.nodes, self.pods, self.services
+
+    def node(self, index: int) -> IPv4Address:
+        return self.nodes[index + 1]
+
+    def pods_of(self, index: int) -> IPv4Network:
+        return IPv4Network((int(self.pods.network_address) + (index << 8), 24))
+
+    def owner(self, address: int) -> int | None:
+        """The index of the node that an address lives on, if it is of the cluster."""
+        if address in _Span(self.pods):
+            return (address - int(self.pods.network_address)) >> 8
+        if address in _Span(self.nodes):
+            return address - int(self.nodes.network_address) - 1
+        return None
+
+    def to_json(self) -> dict[str, str]:
+        return {"nodes": str(self.nodes), "pods": str(self.pods), "services": str(self.services)}
+
+    @staticmethod
+    def from_json(data: dict[str, str]) -> Ranges:
+        return Ranges(**{name: IPv4Network(data[name]) for name in ("nodes", "pods", "services")})
+
+
+class _Span:
+    """Containment of plain integers, as packets have them."""
+
+    def __init__(self, network: IPv4Network) -> None:
+        self.first = int(network.network_address)
+        self.last = int(network.broadcast_address)
+
+    def __contains__(self, address: int) -> bool:
+        return self.first <= address <= self.last
+
+
+def choose(occupied: Iterable[IPv4Network]) -> Ranges:
+    """Ranges that shadow none of the site's networks; ValueError if there are none left."""
+    occupied = list(occupied)
+    chosen: dict[str, IPv4Network] = {}
+    for purpose, candidates in CANDIDATES.items():
+        free = (
+            network
+            for network in map(IPv4Network, candidates)
+            if not any(network.overlaps(other) for other in [*occupied, *chosen.values()])
+        )
+        try:
+            chosen[purpose] = next(free)
+        except StopIteration:
+            raise ValueError(f"no free address range for {purpose}") from None
+    return Ranges(**chosen)
+
+
+def routes(table: str) -> list[IPv4Network]:
+    """The networks of ``/proc/net/route``, without the default route."""
+    networks = []
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        destination, mask = (int.from_bytes(bytes.fromhex(fields[n]), "little") for n in (1, 7))
+        if mask:
+            networks.append(ipaddress.IPv4Network((destination, mask.bit_count())))
+    return networks

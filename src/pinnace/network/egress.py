@@ -1,0 +1,145 @@
+"""UDP and ICMP echo from the fabric to the outside, through sockets of the host. (TCP goes through ``splice``.)
+
+Packets to the outside come out of the TUN device. Each pair of ends gets a connected socket of the host's for as long
+as it is in use, so that nobody but the other end can answer; what comes back is written to the device as a packet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pinnace.network.tun import VNET_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IDLE = 60.0  # seconds without a packet, then a socket is closed
+MOST_SOCKETS = 512
+ECHO_REQUEST, ECHO_REPLY = 8, 0
+IP_HEADER = struct.Struct("!BBHHHBBHII")
+NO_OFFLOAD = bytes(VNET_HEADER)
+
+
+def checksum(data: bytes) -> int:
+    """The Internet checksum, RFC 1071."""
+    if len(data) % 2:
+        data += b"\0"
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def ip_packet(protocol: int, source: int, destination: int, payload: bytes) -> bytes:
+    """An IPv4 packet around a payload."""
+    length = IP_HEADER.size + len(payload)
+    fields = [0x45, 0, length, 0, 0x4000, 64, protocol, 0, source, destination]
+    fields[7] = checksum(IP_HEADER.pack(*fields))
+    return IP_HEADER.pack(*fields) + payload
+
+
+def udp_packet(source: tuple[int, int], destination: tuple[int, int], payload: bytes) -> bytes:
+    """A UDP packet. Its checksum is left out, which IPv4 allows: no wire is crossed on the way to the pod."""
+    header = struct.pack("!HHHH", source[1], destination[1], 8 + len(payload), 0)
+    return ip_packet(socket.IPPROTO_UDP, source[0], destination[0], header + payload)
+
+
+@dataclass(kw_only=True)
+class Flow:
+    """A socket of the host's that stands for a pod's end of a conversation. An end is an address and a port.
+
+    Of ICMP, the port inside is the echo identifier, and the one outside is 0.
+    """
+
+    sock: socket.socket
+    protocol: int
+    inside: tuple[int, int]
+    outside: tuple[int, int]
+    used: float = field(default_factory=time.monotonic)
+
+
+class Egress:
+    """All flows of a node."""
+
+    def __init__(self, tun: int, resolver: int, name_servers: Callable[[], list[str]]) -> None:
+        self._tun = tun
+        self._resolver = resolver
+        self._name_servers = name_servers
+        self._flows: dict[tuple[int, int, int, int, int], Flow] = {}
+        self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._receive, daemon=True, name="egress").start()
+
+    def packet(self, frame: memoryview) -> None:
+        """Send a packet that came out of the TUN device, with its virtio header, to the outside."""
+        header = (frame[VNET_HEADER] & 0xF) * 4
+        protocol = frame[VNET_HEADER + 9]
+        source, destination = struct.unpack_from("!II", frame, VNET_HEADER + 12)
+        payload = frame[VNET_HEADER + header :]
+        with contextlib.suppress(OSError, struct.error):
+            if protocol == socket.IPPROTO_UDP:
+                sport, dport = struct.unpack_from("!HH", payload)
+                self._flow(protocol, (source, sport), (destination, dport)).sock.send(payload[8:])
+            elif protocol == socket.IPPROTO_ICMP and payload[0] == ECHO_REQUEST:
+                (identifier,) = struct.unpack_from("!H", payload, 4)
+                self._flow(protocol, (source, identifier), (destination, 0)).sock.send(payload)
+
+    def _address(self, destination: int, port: int) -> tuple[str, int]:
+        if destination == self._resolver:
+            servers = self._name_servers()
+            if not servers:
+                raise OSError("the host has no name server")
+            return servers[0], port
+        return socket.inet_ntoa(struct.pack("!I", destination)), port
+
+    def _flow(self, protocol: int, inside: tuple[int, int], outside: tuple[int, int]) -> Flow:
+        key = (protocol, *inside, *outside)
+        with self._lock:
+            flow = self._flows.get(key)
+            if flow is None:
+                self._expire()
+                kind = protocol if protocol == socket.IPPROTO_ICMP else 0
+                sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, kind)
+                sock.setblocking(False)
+                sock.connect(self._address(*outside))
+                flow = self._flows[key] = Flow(sock=sock, protocol=protocol, inside=inside, outside=outside)
+                self._selector.register(sock, selectors.EVENT_READ, flow)
+            flow.used = time.monotonic()
+        return flow
+
+    def _expire(self) -> None:
+        """Close what is idle; and the longest idle ones if there are too many."""
+        now = time.monotonic()
+        by_age = sorted(self._flows.items(), key=lambda item: item[1].used)
+        surplus = max(0, len(by_age) - MOST_SOCKETS + 1)
+        for position, (key, flow) in enumerate(by_age):
+            if position < surplus or now - flow.used > IDLE:
+                self._selector.unregister(flow.sock)
+                flow.sock.close()
+                del self._flows[key]
+
+    def _receive(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=1.0):
+                with contextlib.suppress(OSError):
+                    self._back(key.data)
+
+    def _back(self, flow: Flow) -> None:
+        data = flow.sock.recv(65535)
+        if flow.protocol == socket.IPPROTO_UDP:
+            packet = udp_packet(flow.outside, flow.inside, data)
+        else:
+            inside, identifier = flow.inside
+            body = struct.pack("!BBHH", ECHO_REPLY, 0, 0, identifier) + data[6:]
+            body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
+            packet = ip_packet(socket.IPPROTO_ICMP, flow.outside[0], inside, body)
+        flow.used = time.monotonic()
+        os.write(self._tun, NO_OFFLOAD + packet)

@@ -1,0 +1,62 @@
+"""The inside of the fabric on one node: interfaces, routes and nftables, as text for ``ip`` and ``nft``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinnace.network.tun import MTU, NAME
+
+if TYPE_CHECKING:
+    from pinnace.network.addresses import Ranges
+
+SYSCTLS = {
+    "net/ipv4/ip_forward": "1",
+    "net/ipv4/conf/all/rp_filter": "0",
+    "net/ipv4/conf/default/rp_filter": "0",
+    "net/bridge/bridge-nf-call-iptables": "1",
+    "net/ipv4/ip_unprivileged_port_start": "0",
+    "net/ipv4/ping_group_range": "0 65535",
+}
+
+
+def ip_batch(ranges: Ranges, index: int) -> str:
+    """For ``ip -batch``: the wire with this node's address on it, and everything that is not local behind it."""
+    address = ranges.node(index)
+    return "\n".join(
+        [
+            "link set lo up",
+            f"addr add {address}/32 dev {NAME}",
+            f"link set {NAME} mtu {MTU} txqueuelen 2000 up",
+            f"route add {ranges.nodes} dev {NAME} src {address}",
+            f"route add {ranges.pods} dev {NAME} src {address}",
+            f"route add default dev {NAME} src {address}",
+            "",
+        ]
+    )
+
+
+def nft_rules(ranges: Ranges, proxy_port: int) -> str:
+    """For ``nft -f``: TCP to the outside goes to our proxy, other packets leave under the node's address.
+
+    kube-proxy decides first (its chains have the priority ``dstnat``, -100): what is a Service's is none of ours.
+    """
+    inside = ", ".join(str(network) for network in (*ranges.all, "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4"))
+    return f"""
+table ip pinnace {{
+  set inside {{ type ipv4_addr; flags interval; elements = {{ {inside} }} }}
+  chain outward {{
+    type nat hook prerouting priority -90;
+    ip daddr {ranges.resolver} meta l4proto tcp redirect to :{proxy_port}
+    ip daddr != @inside fib daddr type != local meta l4proto tcp redirect to :{proxy_port}
+  }}
+  chain outward_local {{
+    type nat hook output priority -90;
+    ip daddr {ranges.resolver} meta l4proto tcp redirect to :{proxy_port}
+    ip daddr != @inside fib daddr type != local meta l4proto tcp redirect to :{proxy_port}
+  }}
+  chain leaving {{
+    type nat hook postrouting priority 100;
+    ip saddr {ranges.pods} ip daddr != @inside masquerade
+  }}
+}}
+"""

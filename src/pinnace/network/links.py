@@ -1,0 +1,188 @@
+"""Links: how packets get from one node's TUN device to another's.
+
+Each node sends over a connection that it dials when it has the first packet for a peer, and receives over those that
+its peers dial. So there is nothing to agree on, no full mesh at start, and a broken direction mends itself.
+
+A frame is its length (4 bytes), then what the TUN device gave: the virtio header and the packet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pinnace.network.handshake import HandshakeError, answer, dial
+from pinnace.network.tun import FRAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Address = tuple[str, int]
+
+LENGTH = struct.Struct("!I")
+WAITING_FRAMES = 256  # kept while a link is being made; more are dropped, as on any wire
+BACK_OFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
+PATIENCE = 200  # milliseconds that a full link may hold up the node before packets for it are dropped
+RECEIVE_BUFFER = 1 << 20
+
+
+class Link:
+    """The way to one peer."""
+
+    def __init__(self, index: int, peer: int, secret: bytes, find: Callable[[int], Address | None]) -> None:
+        self.peer = peer
+        self._index = index
+        self._secret = secret
+        self._find = find
+        self._socket: socket.socket | None = None
+        self._waiting: deque[bytes] = deque(maxlen=WAITING_FRAMES)
+        self._rest = b""
+        self._lock = threading.Lock()
+        self._dialling = False
+
+    def send(self, frame: memoryview) -> None:
+        """Send a frame, or drop it if the link is full; keep it for a moment if there is no link yet."""
+        sock = self._socket
+        if sock is None:
+            with self._lock:
+                self._waiting.append(bytes(frame))
+                if not self._dialling:
+                    self._dialling = True
+                    threading.Thread(target=self._dial, daemon=True, name=f"dial-{self.peer}").start()
+            return
+        try:
+            if self._rest and not self._flush(sock):
+                return
+            sent = sock.send(frame)
+            if sent < len(frame):
+                self._rest = bytes(frame[sent:])
+        except BlockingIOError:
+            if self._writable(sock):
+                self._rest = bytes(frame)
+                self._flush(sock)
+        except OSError:
+            self._drop(sock)
+
+    def _flush(self, sock: socket.socket) -> bool:
+        """Finish the frame that was cut off. A frame is never given up half-way."""
+        while self._rest:
+            if not self._writable(sock):
+                return False
+            with contextlib.suppress(BlockingIOError):
+                self._rest = self._rest[sock.send(self._rest) :]
+        return True
+
+    @staticmethod
+    def _writable(sock: socket.socket) -> bool:
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        return bool(poll.poll(PATIENCE))
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._socket = None
+        self._rest = b""
+        sock.close()
+
+    def _dial(self) -> None:
+        """Make the connection, however long the peer takes to come; then send what has waited."""
+        attempt = 0
+        while True:
+            try:
+                sock = self._connect()
+                break
+            except (OSError, HandshakeError):
+                time.sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
+                attempt += 1
+        with self._lock:
+            for frame in self._waiting:
+                sock.sendall(frame)
+            self._waiting.clear()
+            sock.setblocking(False)
+            self._socket = sock
+            self._dialling = False
+
+    def _connect(self) -> socket.socket:
+        address = self._find(self.peer)
+        if address is None:
+            raise OSError(f"node {self.peer} has not said where it is")
+        sock = socket.create_connection(address, timeout=5)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
+            dial(sock, self._secret, self._index)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Notice within half a minute that the host at the other end is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
+
+
+def send_from_tun(tun: int, route: Callable[[int], Link | None], other: Callable[[memoryview], None]) -> None:
+    """Move packets from the device to the link of their destination, for ever. ``other`` gets those that have none."""
+    buffer = bytearray(LENGTH.size + FRAME)
+    view = memoryview(buffer)
+    packet = view[LENGTH.size :]
+    destination = struct.Struct("!I")
+    while True:
+        count = os.readv(tun, [packet])
+        if packet[10] >> 4 != 4:
+            continue
+        link = route(destination.unpack_from(packet, 26)[0])
+        if link is None:
+            other(packet[:count])
+        else:
+            LENGTH.pack_into(buffer, 0, count)
+            link.send(view[: LENGTH.size + count])
+
+
+def receive_to_tun(sock: socket.socket, tun: int) -> None:
+    """Move packets from a peer's connection to the device, until the connection ends."""
+    buffer = bytearray(RECEIVE_BUFFER)
+    view = memoryview(buffer)
+    begin = end = 0
+    while count := sock.recv_into(view[end:]):
+        end += count
+        while end - begin >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer, begin)
+            if length > FRAME:
+                raise HandshakeError("a frame of impossible length")
+            if end - begin - LENGTH.size < length:
+                break
+            begin += LENGTH.size
+            with contextlib.suppress(OSError):  # the kernel refuses what is no packet; the wire goes on
+                os.write(tun, view[begin : begin + length])
+            begin += length
+        if begin == end:
+            begin = end = 0
+        elif RECEIVE_BUFFER - end < LENGTH.size + FRAME:
+            buffer[: end - begin] = buffer[begin:end]
+            begin, end = 0, end - begin
+
+
+def serve(listener: socket.socket, secret: bytes, tun: int) -> None:
+    """Take in peers, for ever."""
+
+    def one(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError, HandshakeError):
+            answer(sock, secret)
+            keep_alive(sock)
+            receive_to_tun(sock, tun)
+
+    while True:
+        sock, _ = listener.accept()
+        threading.Thread(target=one, args=(sock,), daemon=True).start()

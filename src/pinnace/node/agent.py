@@ -1,0 +1,261 @@
+"""The agent: turns the allocation that it runs in into a node of a cluster.
+
+    python -m pinnace.node.agent --cluster DIRECTORY [--index N --name NAME]
+
+It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
+node lives. It is the same on every node and in every model; the node with index 0 also has the control plane.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.network import links, splice
+from pinnace.network.door import Door
+from pinnace.network.egress import Egress
+from pinnace.node import namespaces, scratch
+from pinnace.node.init import Init
+from pinnace.node.linux import die_with_parent
+from pinnace.node.services import describe_end
+from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, read_json, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+HELPER_PAUSE = 0.2  # seconds before a helper is started again
+HEAD_INTERVAL = 2.0  # seconds between looks at the head
+HEAD_LIMIT = 120.0  # seconds of silence after which a node gives up
+
+
+def host_address(name: str) -> str:
+    """The address under which the other hosts know this one: what its name stands for, unless that is loopback."""
+    for candidate in (name, socket.gethostname()):
+        with contextlib.suppress(OSError):
+            for *_, address in socket.getaddrinfo(candidate, None, socket.AF_INET, socket.SOCK_STREAM):
+                if not str(address[0]).startswith("127."):
+                    return str(address[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("192.0.2.1", 9))  # sends nothing; asks for the source address of the default route
+        return str(sock.getsockname()[0])
+
+
+def name_servers() -> list[str]:
+    """The host's name servers, IPv4 only: the fabric has no other."""
+    with contextlib.suppress(OSError):
+        words = (line.split() for line in Path("/etc/resolv.conf").read_text().splitlines())
+        return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver" and ":" not in line[1]]
+    return []
+
+
+def allocated(environment: Mapping[str, str]) -> Share:
+    """What Slurm has given us of this host: all of it, where it does not say."""
+    cpus = environment.get("SLURM_CPUS_ON_NODE")
+    per_node, per_cpu = environment.get("SLURM_MEM_PER_NODE"), environment.get("SLURM_MEM_PER_CPU")
+    memory = int(per_node) if per_node else int(per_cpu or 0) * int(cpus or 0)
+    return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
+
+
+def say(text: str) -> None:
+    """For the agent's log, which the user is shown when a cluster does not start."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Run something in a process of its own that ends with ours."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            die_with_parent(signal.SIGKILL)
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 - nothing of ours may run on in a forked process
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return pid
+
+
+class Agent:
+    """One node, from the host's point of view."""
+
+    def __init__(self, node: NodeSpec) -> None:
+        self.node = node
+        self.secret = (node.cluster.secrets / "link.key").read_bytes()
+
+    def run(self) -> int:
+        try:
+            return self._run()
+        finally:
+            shutil.rmtree(self.node.scratch, ignore_errors=True)
+
+    def _run(self) -> int:
+        node = self.node
+        servers = name_servers()
+        node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
+        links_at = socket.create_server(("0.0.0.0", 0), backlog=64)  # noqa: S104 - the peers come from other hosts
+        about = {"name": node.name, "address": host_address(node.name), "links": links_at.getsockname()[1]}
+        if "SLURM_JOB_ID" in os.environ:
+            about["job"] = int(os.environ["SLURM_JOB_ID"])
+            about["step"] = f"{about['job']}.{os.environ['SLURM_STEP_ID']}"
+        api_at = None
+        if node.is_head:
+            fork(self._issue_certificates)
+            api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
+            about["api"] = api_at.getsockname()[1]
+        write_json(node.cluster.node_file(node.index), about)
+        keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
+        _, descriptors, _, _ = socket.recv_fds(line, 64, 3)
+        if not descriptors:
+            raise namespaces.NamespaceError("its network could not be made; the lines above say why")
+        tun, way_out, door = descriptors
+        helpers = {
+            "links": lambda: self._carry(tun, links_at, servers),
+            "proxy": lambda: self._splice(way_out, door, api_at, servers),
+        }
+        if not node.is_head:
+            agent = os.getpid()
+            helpers["watch"] = lambda: self._watch_head(agent)
+        try:
+            return self._wait(keeper, line, helpers)
+        finally:
+            self._mark_ended()
+
+    def _mark_ended(self) -> None:
+        write_json(self.node.cluster.node_file(self.node.index), {"name": self.node.name, "ended": True})
+
+    def _issue_certificates(self) -> None:
+        """Let the control plane's part of pinnace make the kubelets' certificates, now that the nodes are known."""
+        nodelist = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+        names = [self.node.name]
+        if nodelist:
+            argv = ["scontrol", "show", "hostnames", nodelist]
+            names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+        from pinnace.controlplane import pki  # noqa: PLC0415 - it needs `cryptography`, which only the head has to have
+
+        pki.create_nodes(self.node.cluster.secrets, self.node.cluster.ranges, enumerate(names))
+
+    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> int:
+        """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
+
+        def stop(*_: object) -> None:
+            with contextlib.suppress(OSError):
+                line.send(b"stop")
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, stop)
+        running = {fork(work): name for name, work in helpers.items()}
+        while True:
+            pid, status = os.wait()
+            if pid == keeper:
+                code = os.waitstatus_to_exitcode(status)
+                if code:
+                    raise namespaces.NamespaceError(f"its first process ended with exit code {code}")
+                return 0
+            if name := running.pop(pid, None):
+                say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
+                time.sleep(HELPER_PAUSE)
+                running[fork(helpers[name])] = name
+
+    def _watch_head(self, agent: int) -> None:
+        """End this node when the control plane is gone for good: said by its own agent, or by its silence."""
+        spec, answered = self.node.cluster, time.monotonic()
+        while time.monotonic() - answered < HEAD_LIMIT:
+            time.sleep(HEAD_INTERVAL)
+            about = read_json(spec.node_file(HEAD))
+            if about and ("failed" in about or "ended" in about):
+                break
+            with contextlib.suppress(OSError, TypeError, KeyError):
+                socket.create_connection((about["address"], about["links"]), timeout=5).close()
+                answered = time.monotonic()
+        os.kill(agent, signal.SIGTERM)
+
+    def _carry(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
+        """The process that moves packets between the wire, the links and the outside."""
+        node, ranges = self.node, self.node.cluster.ranges
+
+        def find(peer: int) -> tuple[str, int] | None:
+            about = read_json(node.cluster.node_file(peer))
+            return (about["address"], about["links"]) if about else None
+
+        known: dict[int, links.Link] = {}
+
+        def route(destination: int) -> links.Link | None:
+            owner = ranges.owner(destination)
+            if owner is None or destination == int(ranges.resolver):
+                return None
+            link = known.get(owner)
+            if link is None:
+                link = known[owner] = links.Link(node.index, owner, self.secret, find)
+            return link
+
+        egress = Egress(tun, int(ranges.resolver), lambda: servers)
+        threading.Thread(target=links.serve, args=(links_at, self.secret, tun), daemon=True).start()
+        links.send_from_tun(tun, route, egress.packet)
+
+    def _splice(self, way_out: int, door: int, api_at: socket.socket | None, servers: list[str]) -> None:
+        """The process that joins TCP connections across the border of the fabric."""
+        ranges = self.node.cluster.ranges
+        splicer = splice.Splicer()
+        listener = socket.socket(fileno=os.dup(way_out))
+        inward = Door(socket.socket(fileno=os.dup(door)))
+
+        def to_outside(accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+            host, port = splice.original_destination(accepted)
+            if host == str(ranges.resolver):
+                if not servers:
+                    raise OSError("the host has no name server")
+                host = servers[0]
+            return socket.socket(), (host, port)
+
+        def to_api(_accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+            return inward.socket(), (str(ranges.node(0)), API_PORT)
+
+        splicer.listen(listener, to_outside)
+        if api_at:
+            splicer.listen(api_at, to_api)
+        splicer.run()
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pinnace-agent")
+    parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
+    parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    words = parser.parse_args(argv)
+    # `ip` and `nft` are where administrators look for them, and users often do not.
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
+    spec = ClusterSpec.load(words.cluster.resolve())
+    base = Path(os.environ.get("PINNACE_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    try:
+        node = NodeSpec(
+            cluster=spec,
+            index=words.index,
+            name=words.name,
+            scratch=scratch.make(base, os.getuid()),
+            share=allocated(os.environ),
+        )
+        return Agent(node).run()
+    except (OSError, namespaces.NamespaceError) as error:
+        message = f"{words.name} cannot be a node: {error}"
+        write_json(spec.node_file(words.index), {"name": words.name, "failed": message})
+        say(message)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,266 @@
+"""PID 1 of a node: sets up what is inside its namespaces, starts its processes and keeps them running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.controlplane import processes
+from pinnace.controlplane.api import Api
+from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
+from pinnace.controlplane.drain import delete_pods, wait_for_containers
+from pinnace.network.door import attend
+from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
+from pinnace.network.tun import open_tun
+from pinnace.node import config
+from pinnace.node.linux import die_with_parent, sethostname
+from pinnace.node.mounts import node_mounts
+from pinnace.node.runtime import wrapper_script
+from pinnace.node.services import Service, Supervisor
+from pinnace.spec import API_PORT, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.spec import NodeSpec
+
+RUN = Path("/run/pinnace")
+TICK = 0.02  # seconds between looks at what services wait for, while any does
+
+
+class Init:
+    """The life of a node."""
+
+    def __init__(self, node: NodeSpec, line: socket.socket, python: str, name_servers: list[str]) -> None:
+        self.node = node
+        self.line = line
+        self.python = python
+        self.name_servers = name_servers
+        self.logs = node.cluster.logs(node.name)
+        self.supervisor = Supervisor(self._report)
+        self.drain = 0
+
+    def run(self) -> None:
+        wake, _ = self._signals()
+        self._mounts()
+        self._network()
+        self._services()
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self.line, select.POLLIN)
+        while True:
+            self.supervisor.tick()
+            waiting = any(running.process is None for running in self.supervisor.services)
+            for descriptor, _ in poll.poll(TICK * 1000 if waiting else None):
+                if descriptor == self.line.fileno():
+                    self._obey()
+                else:
+                    os.read(wake, 4096)
+            self._reap()
+
+    @staticmethod
+    def _signals() -> tuple[int, int]:
+        """Let a child's end wake the loop."""
+        wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return wake, write
+
+    def _mounts(self) -> None:
+        for name in ("kubelet", "containerd", "log"):
+            (self.node.scratch / name).mkdir(exist_ok=True)
+        for step in node_mounts(self.node.scratch):
+            step.execute()
+        sethostname(self.node.name)
+
+    def _network(self) -> None:
+        """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
+        ranges, index = self.node.cluster.ranges, self.node.index
+        tun = open_tun()
+        _feed(["ip", "-batch", "-"], ip_batch(ranges, index))
+        for name, value in SYSCTLS.items():
+            with contextlib.suppress(FileNotFoundError):
+                Path("/proc/sys", name).write_text(value)
+        way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
+        _feed(["nft", "-f", "-"], nft_rules(ranges, way_out.getsockname()[1]))
+        outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            die_with_parent(signal.SIGKILL)
+            outside.close()
+            attend(inside)
+            os._exit(0)
+        inside.close()
+        socket.send_fds(self.line, [b"fabric"], [tun, way_out.fileno(), outside.fileno()])
+        os.close(tun)
+        way_out.close()
+        outside.close()
+
+    def _services(self) -> None:
+        node = self.node
+        if node.is_head:
+            self._control_plane()
+        runtime = _write(RUN / "runc", wrapper_script(self.python, node.binary("runc")), 0o755)
+        cni = RUN / "cni"
+        cni.mkdir()
+        _write(cni / "10-pinnace.conflist", json.dumps(config.cni_conflist(node)))
+        containerd = config.containerd_toml(
+            node,
+            runtime=runtime,
+            sandbox_image=config.SANDBOX_IMAGE,
+            cni_config=str(cni),
+            certs=str(node.cluster.directory / "registries"),
+        )
+        self._background(self._import_images)
+        resolv = "".join(
+            f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
+        )
+        host = {
+            "cpus": os.cpu_count() or 1,
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        }
+        kubelet = config.kubelet_config(
+            node,
+            resolv_conf=_write(RUN / "resolv.conf", resolv),
+            system_reserved=config.reserved(node.share, **host),
+        )
+        bin_dir = str(Path(node.binary("containerd")).parent)
+        path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}
+        self._service(
+            "containerd",
+            [node.binary("containerd"), "--config", _write(RUN / "containerd.toml", containerd)],
+            environment=path,
+        )
+        certificate = Path(node.secret(f"node-{node.name}.kubeconfig"))
+        api = _listening(str(node.cluster.ranges.node(0)), API_PORT)
+        self._service(
+            "kubelet",
+            config.kubelet_argv(node, _write(RUN / "kubelet.json", json.dumps(kubelet))),
+            waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
+        )
+        proxy = _write(RUN / "kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
+        self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
+
+    def _import_images(self) -> None:
+        """Put the images of the cluster's directory into containerd, the sandbox image first."""
+        ctr = self.node.binary("ctr")
+        while not os.path.exists(config.CONTAINERD_SOCKET):  # noqa: PTH110
+            time.sleep(TICK)
+        images = sorted(
+            (self.node.cluster.directory / "images").glob("*.tar"), key=lambda path: path.name != "pause.tar"
+        )
+        with (self.logs / "images.log").open("ab") as log:
+            for image in images:
+                argv = [ctr, "-n", "k8s.io", "images", "import", "--local", str(image)]
+                subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=600)
+
+    def _background(self, work: Callable[[], None]) -> int:
+        """Do something once, beside everything else."""
+        pid = os.fork()
+        if pid == 0:
+            die_with_parent(signal.SIGKILL)
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - it ends here, and says why
+                with (self.logs / "init.log").open("a") as log:
+                    traceback.print_exc(file=log)
+                os._exit(1)
+            os._exit(0)
+        return pid
+
+    def _control_plane(self) -> None:
+        node = self.node
+        self._background(lambda: bootstrap(node))
+        api = _roles_are_there(node)
+        etcd = Path("/var/lib/etcd")
+        etcd.chmod(0o700)
+        if node.cluster.seed:
+            plant(Path(node.cluster.seed), etcd)
+        self._service("etcd", processes.etcd_argv(node, str(etcd)))
+        self._service("kube-apiserver", processes.apiserver_argv(node))
+        self._service("kube-controller-manager", processes.controller_manager_argv(node), waits_for=api)
+        self._service("kube-scheduler", processes.scheduler_argv(node), waits_for=api)
+        corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
+        self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
+
+    def _service(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        environment: dict[str, str] | None = None,
+        waits_for: Callable[[], bool] = lambda: True,
+    ) -> None:
+        log = self.logs / f"{name}.log"
+        self.supervisor.add(Service(name=name, argv=argv, log=log, environment=environment or {}, waits_for=waits_for))
+
+    def _obey(self) -> None:
+        """The agent has spoken, or is gone. Said once, ``stop`` ends the node in order; said twice, at once."""
+        if self.line.recv(64) != b"stop" or self.drain:
+            os._exit(0)
+        if self.node.is_head:
+            self.supervisor.stop("kube-controller-manager", "kube-scheduler")
+            self.drain = self._background(lambda: delete_pods(self.node))
+        else:
+            self.drain = self._background(wait_for_containers)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self.drain:
+                    os._exit(0)
+                self.supervisor.reaped(pid, status)
+
+    def _report(self) -> None:
+        report = {"name": self.node.name, "time": time.time(), "services": self.supervisor.report()}
+        write_json(self.node.cluster.directory / "nodes" / f"{self.node.index}.services.json", report)
+
+
+def _roles_are_there(node: NodeSpec) -> Callable[[], bool]:
+    """Whether the API has made the roles without which its clients may do nothing; remembered once it has."""
+    api = Api(node.cluster.secrets / "admin.kubeconfig", timeout=1.0)
+    seen = False
+
+    def look() -> bool:
+        nonlocal seen
+        seen = seen or api.healthy(ROLES)
+        return seen
+
+    return look
+
+
+def _feed(argv: list[str], text: str) -> None:
+    result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {result.stderr.strip()}")
+
+
+def _write(path: Path, text: str, mode: int = 0o600) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def _listening(host: str, port: int) -> Callable[[], bool]:
+    """Whether something answers there; remembered once it did."""
+    seen = False
+
+    def look() -> bool:
+        nonlocal seen
+        if not seen:
+            with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
+                seen = True
+        return seen
+
+    return look

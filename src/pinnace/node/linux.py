@@ -1,0 +1,71 @@
+"""The kernel calls that Python does not wrap, named as in their man pages, and the constants they take."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
+MNT_DETACH = 0x2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, call: str, *about: str) -> None:
+    if result:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}", *about)
+
+
+def unshare(flags: int) -> None:
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(descriptor: int, kind: int = 0) -> None:
+    _check(_libc.setns(descriptor, kind), "setns")
+
+
+def mount(source: str, target: str, filesystem: str = "", flags: int = 0, data: str = "") -> None:
+    _check(
+        _libc.mount(
+            source.encode(), target.encode(), filesystem.encode() or None, ctypes.c_ulong(flags), data.encode() or None
+        ),
+        "mount",
+        target,
+    )
+
+
+def umount2(target: str, flags: int = 0) -> None:
+    _check(_libc.umount2(target.encode(), flags), "umount2", target)
+
+
+def sethostname(name: str) -> None:
+    _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def prctl(option: int, value: int) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
+
+
+def die_with_parent(signal: int) -> None:
+    """Ask the kernel for a signal when the parent ends, however it ends."""
+    prctl(PR_SET_PDEATHSIG, signal)

@@ -1,0 +1,138 @@
+"""The namespaces of a node, made by an ordinary user.
+
+    agent ── keeper ── init
+              │         PID 1 of the node: all its processes are below it, and end with it
+              └─ root of the user namespace; stays behind to remove what belongs to mapped users
+
+If the agent ends, however it ends, the kernel tells the keeper; if the keeper ends, the kernel kills init, and with
+init every process of the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from pinnace.node.linux import (
+    CLONE_NEWCGROUP,
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    die_with_parent,
+    unshare,
+)
+from pinnace.node.scratch import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+REST = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+IDS = 65536
+
+
+class NamespaceError(Exception):
+    """The kernel or the site does not let us make a node here."""
+
+
+def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
+    """The first range of a user in /etc/subuid or /etc/subgid: where it begins and how many there are."""
+    with contextlib.suppress(FileNotFoundError), open(file) as lines:  # noqa: PTH123
+        for line in lines:
+            name, _, rest = line.strip().partition(":")
+            if name in {user, str(uid)} and rest:
+                begin, _, count = rest.partition(":")
+                return int(begin), int(count)
+    return None
+
+
+def map_ids(pid: int) -> None:
+    """Give a new user namespace root (us) and, from the site's table, the users 1 to 65536."""
+    uid, gid = os.getuid(), os.getgid()
+    user = pwd.getpwuid(uid).pw_name
+    for tool, file, own in (("newuidmap", "/etc/subuid", uid), ("newgidmap", "/etc/subgid", gid)):
+        ids = subordinate_ids(file, user, uid)
+        if ids is None:
+            raise NamespaceError(f"{user} has no entry in {file} on {os.uname().nodename}")
+        begin, count = ids
+        argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, IDS))]
+        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+        if result.returncode:
+            raise NamespaceError(f"{tool}: {result.stderr.strip()}")
+
+
+def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, socket.socket]:
+    """Make the namespaces and run ``inside`` as their first process. Gives the keeper's pid and a line to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ready_ours, ready_theirs = socket.socketpair()
+    keeper = os.fork()
+    if keeper == 0:
+        try:
+            ours.close()
+            ready_ours.close()
+            code = _keep(inside, theirs, ready_theirs, scratch)
+        except BaseException:  # noqa: BLE001 - nothing of ours may run on in a forked process
+            traceback.print_exc()
+            code = 1
+        sys.stderr.flush()
+        os._exit(code)
+    theirs.close()
+    ready_theirs.close()
+    with ready_ours:
+        if ready_ours.recv(1) != b"u":
+            raise NamespaceError("this host does not allow user namespaces")
+        map_ids(keeper)
+        ready_ours.send(b"m")
+    return keeper, ours
+
+
+def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
+    uid = os.getuid()
+    unshare(CLONE_NEWUSER)
+    ready.send(b"u")
+    if ready.recv(1) != b"m":
+        return 1
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    unshare(REST)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+    agent = os.getppid()
+    init = os.fork()
+    if init == 0:
+        die_with_parent(signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+        try:
+            inside(line)
+        except BaseException:  # noqa: BLE001 - see above
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    line.close()
+    die_with_parent(signal.SIGTERM)
+    if os.fork() == 0:
+        die_with_parent(signal.SIGKILL)
+        sweep(scratch.parent, uid)
+        os._exit(0)
+    if os.getppid() != agent:  # it ended before we asked to be told
+        os.kill(init, signal.SIGKILL)
+    status = None
+    while status is None:
+        if signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) == signal.SIGTERM:
+            os.kill(init, signal.SIGKILL)
+        pid, ended = os.waitpid(-1, os.WNOHANG)
+        status = ended if pid == init else None
+    shutil.rmtree(scratch, ignore_errors=True)
+    return max(0, os.waitstatus_to_exitcode(status))

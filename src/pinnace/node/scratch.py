@@ -1,0 +1,43 @@
+"""A node's directory on the host's own disk: for containerd, kubelet and etcd, and gone with the node.
+
+Its files belong to users that exist only inside the node, so only the node's keeper can remove them. A node that was
+killed leaves its directory behind; the next one of the same user on that host removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+LOCK = ".lock"
+
+
+def make(base: Path, uid: int) -> Path:
+    """A fresh directory that no other user can have prepared or can look into. Locked while its node lives."""
+    path = Path(tempfile.mkdtemp(prefix=prefix(uid), dir=base))
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    os.set_inheritable(descriptor, True)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # held by the agent and the keeper, until both have ended
+    return path
+
+
+def prefix(uid: int) -> str:
+    return f"pinnace-{uid}-"
+
+
+def sweep(base: Path, uid: int) -> None:
+    """Remove what dead nodes of ours have left. ``uid`` is the user's outside; whoever calls owns the files here."""
+    for path in base.glob(f"{prefix(uid)}*"):
+        with contextlib.suppress(OSError):
+            if path.is_symlink() or path.stat().st_uid != os.geteuid():
+                continue
+            descriptor = os.open(path / LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)

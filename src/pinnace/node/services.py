@@ -1,0 +1,116 @@
+"""Processes that must run: started together, restarted with back-off when they die, ended together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pinnace.node.linux import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
+STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A command and the log that its output goes to."""
+
+    name: str
+    argv: list[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    waits_for: Callable[[], bool] = lambda: True
+
+
+@dataclass(kw_only=True)
+class Running:
+    """What became of a service."""
+
+    service: Service
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    restarts: int = 0
+    due: float = 0.0
+    last_end: str = ""
+
+    @property
+    def state(self) -> str:
+        if self.process:
+            return "running"
+        return "restarting" if self.last_end else "waiting"
+
+
+class Supervisor:
+    """Keeps services running. ``tick`` is called often; ``reaped`` for every child that ended."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.services: list[Running] = []
+        self._changed = changed
+
+    def add(self, service: Service) -> None:
+        self.services.append(Running(service=service))
+
+    def tick(self) -> None:
+        """Start what is due."""
+        for running in self.services:
+            if running.process is None and time.monotonic() >= running.due and running.service.waits_for():
+                self._start(running)
+
+    def _start(self, running: Running) -> None:
+        service = running.service
+        with service.log.open("ab") as log:
+            running.process = subprocess.Popen(
+                service.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | service.environment,
+                preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - there are no threads
+            )
+        running.started = time.monotonic()
+        self._changed()
+
+    def reaped(self, pid: int, status: int) -> Running | None:
+        """Note the end of a child; gives the service, if it was one."""
+        for running in self.services:
+            if running.process and running.process.pid == pid:
+                running.process.returncode = os.waitstatus_to_exitcode(status)
+                running.last_end = describe_end(running.process.returncode)
+                lived = time.monotonic() - running.started
+                running.restarts = 1 if lived > STEADY else running.restarts + 1
+                running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
+                running.process = None
+                self._changed()
+                return running
+        return None
+
+    def stop(self, *names: str) -> None:
+        """End services for good."""
+        for running in [running for running in self.services if running.service.name in names]:
+            self.services.remove(running)
+            if running.process:
+                running.process.terminate()
+
+    def report(self) -> list[dict[str, object]]:
+        return [
+            {
+                "name": running.service.name,
+                "state": running.state,
+                "pid": running.process.pid if running.process else None,
+                "restarts": running.restarts,
+                "last_end": running.last_end,
+            }
+            for running in self.services
+        ]
+
+
+def describe_end(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,1 @@
+"""Slurm's own words: its commands, their options, the states of jobs."""

@@ -1,0 +1,109 @@
+"""What an agent has to know, as it stands in the cluster's directory.
+
+cluster.json           the same for all nodes, written before the first agent starts
+secrets/link.key       the secret of the links
+secrets/…              keys and certificates, kubeconfigs (see controlplane.pki)
+nodes/<index>.json     where a node's links listen and how it is; written by that node's agent
+logs/<node>/…          what every process of a node said
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinnace.network.addresses import Ranges
+
+HEAD = 0
+API_PORT = 6443  # inside the fabric; on the host it is any free one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """``cluster.json``."""
+
+    name: str
+    directory: Path
+    ranges: Ranges
+    binaries: dict[str, str]
+    domain: str = "cluster.local"
+    seed: str = ""
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "ranges": self.ranges.to_json(),
+            "binaries": self.binaries,
+            "domain": self.domain,
+            "seed": self.seed,
+        }
+
+    @staticmethod
+    def load(directory: Path) -> ClusterSpec:
+        data = json.loads((directory / "cluster.json").read_text())
+        ranges = Ranges.from_json(data.pop("ranges"))
+        return ClusterSpec(directory=directory, ranges=ranges, **data)
+
+    @property
+    def secrets(self) -> Path:
+        return self.directory / "secrets"
+
+    def node_file(self, index: int) -> Path:
+        return self.directory / "nodes" / f"{index}.json"
+
+    def logs(self, node: str) -> Path:
+        return self.directory / "logs" / node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What Slurm allocated to us on a host; None is all of it."""
+
+    cpus: int | None = None
+    memory: int | None = None  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """One node of it: this allocation."""
+
+    cluster: ClusterSpec
+    index: int
+    name: str
+    scratch: Path
+    share: Share
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.ranges.node(self.index))
+
+    @property
+    def is_head(self) -> bool:
+        return self.index == HEAD
+
+    def binary(self, name: str) -> str:
+        return self.cluster.binaries[name]
+
+    def secret(self, name: str) -> str:
+        return str(self.cluster.secrets / name)
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write a file that others watch: it appears whole or not at all."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(data, file)
+    Path(name).rename(path)
+
+
+def read_json(path: Path) -> Any:
+    """Read such a file; None while it is not there. Listing the directory makes NFS look again."""
+    try:
+        os.listdir(path.parent)  # noqa: PTH208 - a real opendir, now
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
