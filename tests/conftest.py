@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Not the default: whoever develops on this machine may have a bed of their own up.
-TEST_STATE = Path("/var/lib/testbed-pytest")
+TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest"))
 
 
 @pytest.fixture(scope="session")

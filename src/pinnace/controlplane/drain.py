@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError
 
@@ -23,10 +23,20 @@ def delete_pods(node: NodeSpec) -> None:
     try:
         for namespace in {pod["metadata"]["namespace"] for pod in api.get("/api/v1/pods")["items"]}:
             api.request("DELETE", f"/api/v1/namespaces/{namespace}/pods")
-        while api.get("/api/v1/pods")["items"] and time.monotonic() < deadline:
-            time.sleep(0.1)
+        while any(map(has_containers, api.get("/api/v1/pods")["items"])) and time.monotonic() < deadline:
+            time.sleep(0.05)
     except (ApiError, OSError, http.client.HTTPException):
         return  # an API that does not answer has nothing to drain
+
+
+def has_containers(pod: dict[str, Any]) -> bool:
+    """Whether anything of a pod runs. The object itself may stay: nobody is left to take off its finalizers."""
+    statuses = [
+        *pod["status"].get("initContainerStatuses", ()),
+        *pod["status"].get("containerStatuses", ()),
+        *pod["status"].get("ephemeralContainerStatuses", ()),
+    ]
+    return any("running" in status["state"] for status in statuses)
 
 
 def wait_for_containers() -> None:

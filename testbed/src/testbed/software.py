@@ -54,7 +54,8 @@ def project_name(project: Path) -> str:
 
 def make_wheels(project: Path, cache: Path) -> Path:
     """The project's wheel, made anew, and those of its dependencies, downloaded when they have changed."""
-    wheels, pip = cache / "wheels", make_pip(cache / "wheel-tools")
+    checkout = hashlib.sha256(str(project).encode()).hexdigest()[:8]
+    wheels, pip = cache / f"wheels-{checkout}", make_pip(cache / "wheel-tools")
     constraints = project / "constraints.txt"
     wanted = hashlib.sha256((project / "pyproject.toml").read_bytes() + constraints.read_bytes()).hexdigest()
     stamp = wheels / "dependencies"
