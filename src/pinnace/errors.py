@@ -7,6 +7,7 @@
     │   ├── UnreachableError  the place to download from does not answer
     │   └── ToolchainError    something that a build needs is missing on this machine
     ├── SlurmError            Slurm refused, or does not answer; in its own words
+    ├── ImageError            an image is damaged, has no name, or is none
     ├── ClusterError          a cluster cannot be started, found or used
     └── NoSpaceError          a file system is full, or too small for what was asked
 
@@ -19,6 +20,7 @@ __all__ = [
     "ChecksumError",
     "ClusterError",
     "ComponentError",
+    "ImageError",
     "NoSpaceError",
     "PinnaceError",
     "SlurmError",
@@ -63,6 +65,10 @@ class ToolchainError(ComponentError):
 
 class SlurmError(PinnaceError):
     """Slurm refused, or does not answer; in its own words."""
+
+
+class ImageError(PinnaceError):
+    """An image is damaged, has no name, or is none."""
 
 
 class ClusterError(PinnaceError):

@@ -32,6 +32,7 @@ class ClusterSpec:
     binaries: dict[str, str]
     domain: str = "cluster.local"
     seed: str = ""
+    images: str = ""
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -40,6 +41,7 @@ class ClusterSpec:
             "binaries": self.binaries,
             "domain": self.domain,
             "seed": self.seed,
+            "images": self.images,
         }
 
     @staticmethod

@@ -11,6 +11,7 @@ import click
 from pinnace import __version__
 from pinnace.cli.clusters import COMMANDS
 from pinnace.cli.fetch import fetch
+from pinnace.cli.images import image
 from pinnace.cli.output import OutputFormat, fail, output_option, show
 from pinnace.components.manifest import manifest
 from pinnace.errors import PinnaceError
@@ -36,7 +37,7 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, *COMMANDS):
+for command in (fetch, image, *COMMANDS):
     pinnace.add_command(command)
 
 

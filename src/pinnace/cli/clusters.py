@@ -24,11 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MANIFESTS = {".yaml", ".yml", ".json"}
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(exists=True, path_type=Path)
 
 name_option = click.option("--name", help="Name of the cluster; one is made up without.")
 image_option = click.option(
-    "--image", "images", multiple=True, type=FILE, metavar="FILE", help="Image archive for all nodes to load (repeat)."
+    "--image",
+    "images",
+    multiple=True,
+    type=FILE,
+    metavar="FILE",
+    help="Image to load first, as `pinnace image load` does (repeat).",
 )
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")

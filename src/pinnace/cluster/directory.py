@@ -4,7 +4,7 @@ $PINNACE_HOME/clusters/<name>/
     cluster.json   what all nodes have to know (see node.spec)
     job.json       how it runs: the Slurm job, or a process of this machine
     secrets/       keys, certificates, kubeconfigs
-    images/        images that every node loads when it starts
+    images/        the sandbox image, and the names of those that every node gets when it starts
     nodes/         a file per node, written by its agent
     logs/          a directory per node
     kubeconfig     for the user
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import shutil
@@ -28,6 +27,7 @@ from pinnace.controlplane import pki
 from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
+from pinnace.images.store import Store as ImageStore
 from pinnace.network.addresses import choose, routes
 from pinnace.node.config import SANDBOX_IMAGE
 from pinnace.spec import ClusterSpec, read_json, write_json
@@ -35,10 +35,11 @@ from pinnace.spec import ClusterSpec, read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pinnace.images.store import Stored
     from pinnace.network.addresses import Ranges
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-PARTS = ("secrets", "images", "nodes", "logs", "registries")
+PARTS = ("secrets", "images", "nodes", "logs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,18 @@ class Run:
 
 def clusters_root() -> Path:
     return user_root().parent / "clusters"
+
+
+def image_store() -> ImageStore:
+    """The user's images, for all clusters of the user."""
+    return ImageStore(user_root().parent / "images")
+
+
+def load_image(path: Path, name: str | None = None) -> list[Stored]:
+    """Take the images of a file or directory into the user's store. Clusters that run see them at once."""
+    store = image_store()
+    with explain_no_space(store.root.parent, str(path)):
+        return store.load(path, name)
 
 
 class Directory:
@@ -100,8 +113,14 @@ class Directory:
     def _fill(self, binaries: dict[str, str], ranges: Ranges) -> ClusterSpec:
         for part in PARTS:
             (self.path / part).mkdir(mode=0o700)
+        image_store().prepare()
         spec = ClusterSpec(
-            name=self.name, directory=self.path, ranges=ranges, binaries=binaries, seed=str(seed_directory() or "")
+            name=self.name,
+            directory=self.path,
+            ranges=ranges,
+            binaries=binaries,
+            seed=str(seed_directory() or ""),
+            images=str(image_store().root),
         )
         pki.write_secret(self.path / "secrets" / "link.key", secrets.token_bytes(32))
         pki.create_control_plane(self.path / "secrets", ranges, spec.domain)
@@ -111,13 +130,9 @@ class Directory:
         return spec
 
     def add_images(self, files: Iterable[Path]) -> None:
-        """Let every node load these when it starts; by link where that works, because images are large."""
-        for file in files:
-            target = self.path / "images" / file.name
-            try:
-                os.link(file, target)
-            except OSError:
-                shutil.copyfile(file, target)
+        """Load these, and let every node get them when it starts, not when the first pod wants them."""
+        names = [str(stored.name) for file in files for stored in load_image(file)]
+        write_json(self.path / "images" / "wanted.json", names)
 
     @property
     def spec(self) -> ClusterSpec:

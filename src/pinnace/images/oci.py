@@ -26,13 +26,13 @@ def one_binary_image(binary: Path, reference: str, arch: str) -> bytes:
         "architecture": arch,
         "os": "linux",
         "config": {"Entrypoint": [f"/{binary.name}"], "User": "65535:65535"},
-        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]},
     }
     blobs: dict[str, bytes] = {}
 
     def put(media_type: str, data: bytes, **more: object) -> dict[str, Any]:
-        blobs[_digest(data)] = data
-        return {"mediaType": media_type, "digest": _digest(data), "size": len(data), **more}
+        blobs[digest_of(data)] = data
+        return {"mediaType": media_type, "digest": digest_of(data), "size": len(data), **more}
 
     manifest = {
         "schemaVersion": 2,
@@ -49,7 +49,7 @@ def one_binary_image(binary: Path, reference: str, arch: str) -> bytes:
     return _tar({name: (data, 0o644) for name, data in files.items()})
 
 
-def _digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 

@@ -18,6 +18,7 @@ from pinnace.controlplane import processes
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
+from pinnace.images import registry
 from pinnace.network.door import attend
 from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
 from pinnace.network.tun import open_tun
@@ -26,7 +27,7 @@ from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import node_mounts
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
-from pinnace.spec import API_PORT, write_json
+from pinnace.spec import API_PORT, read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +118,7 @@ class Init:
             runtime=runtime,
             sandbox_image=config.SANDBOX_IMAGE,
             cni_config=str(cni),
-            certs=str(node.cluster.directory / "registries"),
+            certs=f"{node.cluster.images}/hosts",
         )
         self._background(self._import_images)
         resolv = "".join(
@@ -139,6 +140,10 @@ class Init:
             [node.binary("containerd"), "--config", _write(RUN / "containerd.toml", containerd)],
             environment=path,
         )
+        registry_file = _write(RUN / "registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
+        self._service(
+            "registry", registry.argv(node.binary("registry"), registry_file), environment=registry.ENVIRONMENT
+        )
         certificate = Path(node.secret(f"node-{node.name}.kubeconfig"))
         api = _listening(str(node.cluster.ranges.node(0)), API_PORT)
         self._service(
@@ -150,17 +155,18 @@ class Init:
         self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
 
     def _import_images(self) -> None:
-        """Put the images of the cluster's directory into containerd, the sandbox image first."""
-        ctr = self.node.binary("ctr")
+        """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
+        images = self.node.cluster.directory / "images"
+        ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
+        hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
         while not os.path.exists(config.CONTAINERD_SOCKET):  # noqa: PTH110
             time.sleep(TICK)
-        images = sorted(
-            (self.node.cluster.directory / "images").glob("*.tar"), key=lambda path: path.name != "pause.tar"
-        )
         with (self.logs / "images.log").open("ab") as log:
-            for image in images:
-                argv = [ctr, "-n", "k8s.io", "images", "import", "--local", str(image)]
-                subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=600)
+            for words in (
+                ["import", "--local", str(images / "pause.tar")],
+                *(["pull", hosts, name] for name in read_json(images / "wanted.json") or ()),
+            ):
+                subprocess.run([*ctr, *words], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=600)
 
     def _background(self, work: Callable[[], None]) -> int:
         """Do something once, beside everything else."""

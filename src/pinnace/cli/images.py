@@ -1,0 +1,56 @@
+"""``pinnace image``: the user's images, which all clusters of the user can run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pinnace.cli.output import OutputFormat, Steps, output_option, show
+from pinnace.cluster.directory import Directory, image_store, load_image
+from pinnace.errors import UsageError
+from pinnace.images.reference import parse
+
+
+@click.group()
+def image() -> None:
+    """Your images: loaded once, for all nodes of all your clusters, those that run and those to come."""
+
+
+@image.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR...", type=click.Path(path_type=Path))
+@click.option("--as", "new_name", metavar="NAME", help="Call the image so; for archives without a name of their own.")
+@click.option("--name", help="Only if this cluster exists. All your clusters see the image in any case.")
+def load(*, paths: tuple[Path, ...], new_name: str | None, name: str | None) -> None:
+    """Load images: OCI layouts (tar or directory), or what `docker save` writes."""
+    if name:
+        Directory.existing(name)
+    if new_name and len(paths) > 1:
+        raise UsageError("--as names one image: give one file")
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no file {path}")
+    steps = Steps()
+    for path in paths:
+        with steps.step(f"loaded {path}") as step:
+            loaded = load_image(path, new_name)
+            step.text = f"loaded {', '.join(str(stored.name) for stored in loaded)}"
+
+
+@image.command(name="list")
+@output_option
+def list_images(output: OutputFormat) -> None:
+    """Show the images that were loaded."""
+    rows = [
+        {"name": str(stored.name), "digest": stored.digest, "size": stored.size, "mib": f"{stored.size / 2**20:.1f}"}
+        for stored in image_store().list()
+    ]
+    show(rows, output, columns=("name", "digest", "mib"))
+
+
+@image.command(name="rm")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+def remove(names: tuple[str, ...]) -> None:
+    """Remove images. Nodes that have got them already keep them until their cluster ends."""
+    for name in names:
+        image_store().remove(parse(name))

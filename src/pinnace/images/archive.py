@@ -1,0 +1,238 @@
+"""Reading images from files: OCI layouts (tar or directory), and what ``docker save`` writes.
+
+Nothing that an archive says is believed: manifests are checked here, blobs when they are copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from pinnace.errors import ImageError
+from pinnace.images.oci import CONFIG, INDEX, LAYER, MANIFEST, digest_of
+from pinnace.images.reference import Reference, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+INDICES = {INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"}
+MANIFESTS = {MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"}
+NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+PIECE = 1 << 20
+LARGEST_MANIFEST = 4 << 20  # what registries accept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blob:
+    """Content that an image consists of, and how to get at it."""
+
+    digest: str
+    size: int
+    open: Callable[[], IO[bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image with everything that belongs to it. ``digest`` is that of the manifest or index that its name means."""
+
+    name: Reference
+    digest: str
+    manifests: dict[str, bytes]
+    blobs: dict[str, Blob]
+
+
+class Source(Protocol):
+    """Files by name."""
+
+    def open(self, name: str) -> IO[bytes]: ...
+    def size(self, name: str) -> int: ...
+
+
+class DirectorySource:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self, name: str) -> IO[bytes]:
+        return (self._path / name).open("rb")
+
+    def size(self, name: str) -> int:
+        return (self._path / name).stat().st_size
+
+
+class TarSource:
+    """A tar, compressed or not."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self._members = {member.name.removeprefix("./"): member for member in tar}
+
+    def open(self, name: str) -> IO[bytes]:
+        file = self._tar.extractfile(self._member(name))
+        if file is None:
+            raise FileNotFoundError(name)
+        return file
+
+    def size(self, name: str) -> int:
+        with self.open(name) as file:  # not the member's own: old `docker save` has links for equal layers
+            return file.seek(0, io.SEEK_END)
+
+    def _member(self, name: str) -> tarfile.TarInfo:
+        try:
+            return self._members[name]
+        except KeyError:
+            raise FileNotFoundError(name) from None
+
+
+@contextlib.contextmanager
+def images_in(path: Path, name: str | None = None) -> Iterator[list[Image]]:
+    """The images of a file or directory, readable while the context lasts. ``name`` replaces an archive's own name."""
+    with contextlib.ExitStack() as stack:
+        with explained(path):
+            if path.is_dir():
+                source: Source = DirectorySource(path)
+            else:
+                source = TarSource(stack.enter_context(tarfile.open(path)))
+            images = _read(source, path, name)
+        yield images
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file, said in one message."""
+    hint = "An image is an OCI layout (a tar or a directory) or what `docker save` writes."
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ImageError(f"{path} has no {error.filename or error}: it is incomplete, or no image", hint=hint) from None
+    except tarfile.ReadError as error:
+        raise ImageError(f"{path} is no image, or is damaged: {error}", hint=hint) from None
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError, TypeError) as error:
+        raise ImageError(f"{path} is damaged: {error}", hint="Make or copy it again.") from None
+
+
+def _read(source: Source, path: Path, name: str | None) -> list[Image]:
+    images = _oci_images(source, name) if _has(source, "oci-layout") else []
+    if not images and _has(source, "manifest.json"):
+        return _docker_images(source, path, name)
+    if not images:
+        source.size("index.json")  # not there: then this is no image at all
+        raise ImageError(f"the image in {path} has no name", hint="Give it one: --as NAME.")
+    return images
+
+
+def _has(source: Source, name: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return source.size(name) > 0
+    return False
+
+
+def _oci_images(source: Source, name: str | None) -> list[Image]:
+    images = []
+    for entry in json.loads(_small(source, "index.json"))["manifests"]:
+        names = [entry.get("annotations", {}).get(key, "") for key in NAMES]
+        given = name or next((text for text in names if "/" in text or ":" in text), None)  # a mere tag is no name
+        if given is None:
+            continue
+        image = Image(name=parse(given), digest=entry["digest"], manifests={}, blobs={})
+        if not _collect(source, image, entry):
+            raise FileNotFoundError(_place(entry["digest"]))
+        images.append(image)
+    return images
+
+
+def _collect(source: Source, image: Image, descriptor: dict[str, Any]) -> bool:
+    """Add a manifest or index and all below it; whether it is there. Of an index, platforms may be left out."""
+    digest = descriptor["digest"]
+    try:
+        content = _small(source, _place(digest))
+    except FileNotFoundError:
+        return False
+    if digest_of(content) != digest:
+        raise ImageError(f"the manifest {digest} of {image.name} is damaged", hint="Make or copy the archive again.")
+    document = json.loads(content)
+    kind = document.get("mediaType") or descriptor.get("mediaType")
+    image.manifests[digest] = content
+    if kind in INDICES:
+        return sum(_collect(source, image, child) for child in document["manifests"]) > 0
+    if kind not in MANIFESTS:
+        raise ImageError(f"{image.name} is a {kind}, which is no image")
+    for blob in (document["config"], *document["layers"]):
+        place = _place(blob["digest"])
+        if source.size(place) != blob["size"]:
+            raise ImageError(f"{blob['digest']} of {image.name} is damaged", hint="Make or copy the archive again.")
+        image.blobs[blob["digest"]] = Blob(digest=blob["digest"], size=blob["size"], open=partial(source.open, place))
+    return True
+
+
+def _docker_images(source: Source, path: Path, name: str | None) -> list[Image]:
+    """docker-archive: layers are plain tars, whose digests are in the configuration. We write the manifest."""
+    images = []
+    for entry in json.loads(_small(source, "manifest.json")):
+        config = _small(source, entry["Config"])
+        diff_ids = json.loads(config)["rootfs"]["diff_ids"]
+        if len(diff_ids) != len(entry["Layers"]):
+            raise ImageError(f"{path} is damaged: the numbers of its layers differ")
+        layers = [
+            _docker_layer(source, place, diff_id) for place, diff_id in zip(entry["Layers"], diff_ids, strict=True)
+        ]
+        stored = Blob(digest=digest_of(config), size=len(config), open=partial(source.open, entry["Config"]))
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": {"mediaType": CONFIG, "digest": stored.digest, "size": stored.size},
+            "layers": [{"mediaType": kind, "digest": blob.digest, "size": blob.size} for kind, blob in layers],
+        }
+        content = json.dumps(manifest).encode()
+        blobs = {blob.digest: blob for blob in (stored, *(blob for _, blob in layers))}
+        names = [name] if name else entry["RepoTags"] or []
+        if not names:
+            raise ImageError(f"the image in {path} has no name", hint="Give it one: --as NAME.")
+        images += [
+            Image(name=parse(given), digest=digest_of(content), manifests={digest_of(content): content}, blobs=blobs)
+            for given in names
+        ]
+    return images
+
+
+def _docker_layer(source: Source, place: str, diff_id: str) -> tuple[str, Blob]:
+    """A layer's media type and content. What is compressed has another digest than the configuration says."""
+    with source.open(place) as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    size = source.size(place)
+    if not compressed:
+        return LAYER.removesuffix("+gzip"), Blob(digest=diff_id, size=size, open=partial(source.open, place))
+    with source.open(place) as file, gzip.open(file) as plain:
+        if _digest_of_file(plain) != diff_id:
+            raise ImageError(f"{place} is damaged: it is not what the image's configuration says")
+    with source.open(place) as file:
+        return LAYER, Blob(digest=_digest_of_file(file), size=size, open=partial(source.open, place))
+
+
+def _digest_of_file(file: IO[bytes] | gzip.GzipFile) -> str:
+    state = hashlib.sha256()
+    while piece := file.read(PIECE):
+        state.update(piece)
+    return f"sha256:{state.hexdigest()}"
+
+
+def _small(source: Source, name: str) -> bytes:
+    if source.size(name) > LARGEST_MANIFEST:
+        raise ValueError(f"{name} is too large")
+    with source.open(name) as file:
+        return file.read()
+
+
+def _place(digest: str) -> str:
+    algorithm, _, value = digest.partition(":")
+    if algorithm != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise ValueError(f"{digest!r} is no SHA-256 digest")
+    return f"blobs/{algorithm}/{value}"

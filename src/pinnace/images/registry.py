@@ -1,0 +1,40 @@
+"""The registry of a node: upstream's ``distribution``, which serves the user's store, and who asks it.
+
+It listens on the loopback of the node's own network namespace. It only reads, so any number of them serve one store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ADDRESS = "127.0.0.1:10230"
+# Otherwise it looks for an OpenTelemetry collector on every request.
+ENVIRONMENT = {"OTEL_TRACES_EXPORTER": "none"}
+
+
+def config(root: str) -> dict[str, Any]:
+    """The configuration, as JSON, which is YAML."""
+    return {
+        "version": 0.1,
+        "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {
+            "filesystem": {"rootdirectory": root},
+            "maintenance": {"uploadpurging": {"enabled": False}, "readonly": {"enabled": True}},
+        },
+        "http": {"addr": ADDRESS, "secret": "unused: nothing is uploaded"},
+    }
+
+
+def argv(binary: str, config_file: str) -> list[str]:
+    return [binary, "serve", config_file]
+
+
+def hosts_toml(registry: str) -> str:
+    """Tell containerd to ask the node's registry first; the real one is asked for what is not there.
+
+    The registry's name becomes the first part of the path, so that images of the same path do not meet.
+    """
+    return f"""[host."http://{ADDRESS}/v2/{registry.replace(":", "__")}"]
+capabilities = ["pull", "resolve"]
+override_path = true
+"""

@@ -1,0 +1,196 @@
+"""The store: everything that is loaded can be found again, and nothing else gets in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pimages.archives import NAME, change, docker_tar, layer_of, names_in, oci_tar, unpacked, write_tar
+from pinnace.errors import ImageError
+from pinnace.images.oci import MANIFEST, digest_of
+from pinnace.images.reference import parse
+from pinnace.images.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def files(store: Store) -> set[str]:
+    """Everything but what is always there."""
+    found = {str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()}
+    return found - {".lock"}
+
+
+def blobs(store: Store) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in store.registry.rglob("data")}
+
+
+def names(store: Store) -> list[str]:
+    return [str(stored.name) for stored in store.list()]
+
+
+def assert_whole(store: Store) -> None:
+    """Every blob is what its name says, every link leads to one, and nothing is left of loads."""
+    content = blobs(store)
+    assert all(hashlib.sha256(data).hexdigest() == name for name, data in content.items())
+    assert {path.read_text().removeprefix("sha256:") for path in store.registry.rglob("link")} <= set(content)
+    assert not list(store.root.glob(".staging-*"))
+
+
+def test_an_oci_archive_is_stored_as_the_registry_has_it(store: Store, tmp_path: Path) -> None:
+    [loaded] = store.load(oci_tar(tmp_path / "tiny.tar"))
+    assert store.list() == [loaded]
+    assert str(loaded.name) == NAME
+    manifest = json.loads(blobs(store)[loaded.digest.removeprefix("sha256:")])
+    repository = store.registry / "docker/registry/v2/repositories/localhost/test/tiny"
+    assert (repository / "_manifests/tags/1/current/link").read_text() == loaded.digest
+    assert (repository / "_manifests/revisions" / loaded.digest.replace(":", "/") / "link").exists()
+    for part in (manifest["config"], *manifest["layers"]):
+        assert (repository / "_layers" / part["digest"].replace(":", "/") / "link").read_text() == part["digest"]
+    assert loaded.size == sum(map(len, blobs(store).values()))
+    assert '"http://127.0.0.1:10230/v2/localhost"' in (store.hosts / "localhost/hosts.toml").read_text()
+    assert store.root.stat().st_mode & 0o077 == 0
+    assert_whole(store)
+
+
+def test_a_directory_and_a_compressed_archive_are_the_same_image(store: Store, tmp_path: Path) -> None:
+    tar = oci_tar(tmp_path / "tiny.tar")
+    packed = tmp_path / "tiny.tar.gz"
+    packed.write_bytes(gzip.compress(tar.read_bytes()))
+    loaded = [store.load(path) for path in (tar, packed, unpacked(tar, tmp_path / "layout"))]
+    assert loaded[0] == loaded[1] == loaded[2]
+    assert_whole(store)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_docker_archive(store: Store, tmp_path: Path, *, compressed: bool) -> None:
+    loaded = store.load(docker_tar(tmp_path / "saved.tar", tags=["busybox:1", "a/b:2"], compressed=compressed))
+    assert names(store) == ["docker.io/a/b:2", "docker.io/library/busybox:1"]
+    manifest = json.loads(blobs(store)[loaded[0].digest.removeprefix("sha256:")])
+    assert manifest["mediaType"] == MANIFEST
+    assert manifest["layers"][0]["mediaType"].endswith("tar+gzip" if compressed else "tar")
+    assert len(manifest["layers"]) == 2
+    assert_whole(store)
+
+
+def test_of_an_index_other_platforms_may_be_left_out(store: Store, tmp_path: Path) -> None:
+    """As ``docker save`` does with images for several platforms."""
+    tar = oci_tar(tmp_path / "tiny.tar")
+    layout = unpacked(tar, tmp_path / "layout")
+    [entry] = json.loads((layout / "index.json").read_text())["manifests"]
+    here = {key: value for key, value in entry.items() if key != "annotations"}
+    kind = "application/vnd.oci.image.index.v1+json"
+    inner = {"schemaVersion": 2, "mediaType": kind, "manifests": [here, here | {"digest": f"sha256:{'0' * 64}"}]}
+    content = json.dumps(inner).encode()
+    outer = {"mediaType": kind, "digest": digest_of(content), "size": len(content), "annotations": entry["annotations"]}
+    (layout / "blobs" / digest_of(content).replace(":", "/")).write_bytes(content)
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [outer]}))
+    [loaded] = store.load(layout)
+    assert loaded.digest == digest_of(content)
+    assert_whole(store)
+
+
+def test_a_name_can_be_given(store: Store, tmp_path: Path) -> None:
+    tar = docker_tar(tmp_path / "saved.tar", tags=None)
+    with pytest.raises(ImageError, match="has no name") as error:
+        store.load(tar)
+    assert "--as" in error.value.hint
+    store.load(tar, "registry.example:5000/mine:3")
+    assert names(store) == ["registry.example:5000/mine:3"]
+    assert (store.hosts / "registry.example:5000/hosts.toml").exists()
+
+
+def test_a_name_moves_to_the_newer_image(store: Store, tmp_path: Path) -> None:
+    [old] = store.load(oci_tar(tmp_path / "tiny.tar"))
+    [new] = store.load(oci_tar(tmp_path / "tiny.tar", content=b"other"))
+    assert old.digest != new.digest
+    assert store.list() == [new]
+
+
+def test_remove_leaves_what_others_need(store: Store, tmp_path: Path) -> None:
+    tar = oci_tar(tmp_path / "tiny.tar")
+    store.load(tar)
+    store.load(tar, "other:1")
+    (store.root / ".staging-of-a-killed-load").mkdir()
+    before = blobs(store)
+    store.remove(parse(NAME))
+    assert names(store) == ["docker.io/library/other:1"]
+    assert blobs(store) == before
+    assert_whole(store)
+    store.remove(parse("other:1"))
+    assert not blobs(store)
+    with pytest.raises(ImageError, match="there is no image"):
+        store.remove(parse("other:1"))
+
+
+def test_a_truncated_archive_is_refused_at_every_length(store: Store, tmp_path: Path) -> None:
+    whole = oci_tar(tmp_path / "tiny.tar").read_bytes()
+    cut = tmp_path / "cut.tar"
+    end = len(whole.rstrip(b"\0"))
+    for length in range(0, end - 512, 512):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(ImageError, match=r"cut\.tar|damaged"):
+            store.load(cut)
+        assert not files(store)
+
+
+def test_changed_bytes_are_refused(store: Store, tmp_path: Path) -> None:
+    for place in [name for name in names_in(oci_tar(tmp_path / "tiny.tar")) if name.startswith("blobs/")]:
+        tar = oci_tar(tmp_path / "tiny.tar")
+        data = unpacked(tar, tmp_path / "layout").joinpath(place).read_bytes()
+        change(tar, {place: data[:-1] + bytes([data[-1] ^ 1])})
+        with pytest.raises(ImageError, match="damaged"):
+            store.load(tar)
+        assert not files(store)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no image, or is damaged"),
+        (b"hello\n" * 999, "no image, or is damaged"),
+        (os.urandom(9999), "no image, or is damaged"),
+    ],
+)
+def test_what_is_no_archive_is_refused(store: Store, tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ImageError, match=message):
+        store.load(tmp_path / "file")
+    assert not files(store)
+
+
+def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"other\.tar has no index\.json"):
+        store.load(write_tar(tmp_path / "other.tar", {"README": b"hello"}))
+    tar = oci_tar(tmp_path / "tiny.tar")
+    with pytest.raises(ImageError, match=r"tiny\.tar has no blobs/"):
+        store.load(change(tar, {layer_of(tar): None}))
+
+
+def test_an_archive_cannot_name_files_outside(store: Store, tmp_path: Path) -> None:
+    tar = oci_tar(tmp_path / "tiny.tar")
+    entry = {"mediaType": MANIFEST, "digest": "sha256:../../../etc/passwd", "annotations": {"io.containerd.image.name": NAME}}  # fmt: skip # noqa: E501
+    with pytest.raises(ImageError, match="no SHA-256 digest"):
+        store.load(change(tar, {"index.json": json.dumps({"manifests": [entry]}).encode()}))
+
+
+def test_loads_at_the_same_time_are_safe(store: Store, tmp_path: Path) -> None:
+    tars = [oci_tar(tmp_path / f"{number}.tar", f"test/tiny:{number}") for number in range(3)]
+    code = "import sys; from pathlib import Path; from pinnace.images.store import Store\n"
+    code += "for _ in range(10): Store(Path(sys.argv[1])).load(Path(sys.argv[2]))"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(store.root), str(tar)]) for tar in (*tars, *tars)]
+    assert [process.wait(60) for process in processes] == [0] * 6
+    assert names(store) == [f"docker.io/test/tiny:{number}" for number in range(3)]
+    assert_whole(store)
