@@ -154,11 +154,19 @@ def test_the_outside_is_reached_over_tcp_and_udp(cluster: Kubectl, clients: dict
 
 
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
-    rows = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
-    running = {(row["node"], row["name"]) for row in rows if row["state"] == "running"}
-    everywhere = {(node, name) for node in ("n1", "n2") for name in ("containerd", "kubelet", "kube-proxy")}
-    head = {("n1", name) for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")}
-    assert running == everywhere | head
+    names = ("containerd", "registry", "kubelet", "kube-proxy", "usage")
+    everywhere = {(node, name) for node in ("n1", "n2") for name in names}
+    on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server")
+    head = {("n1", name) for name in on_head}
+
+    def all_run() -> bool:
+        """Some start only when nobody waits for the first pods any more."""
+        rows = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
+        running = {(row["node"], row["name"]) for row in rows if row["state"] == "running"}
+        assert running <= everywhere | head
+        return running == everywhere | head
+
+    wait_until("every component to run", all_run, limit=30)
 
 
 def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:

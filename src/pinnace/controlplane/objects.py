@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
-    Object = dict[str, Any]
+Object = dict[str, Any]
 
 
 def default_service_account() -> list[tuple[str, Object]]:
     """What the controller-manager would create some seconds later, and without which no pod is admitted."""
-    return [("/api/v1/namespaces/default/serviceaccounts", _object("v1", "ServiceAccount", "default"))]
+    return [("/api/v1/namespaces/default/serviceaccounts", make_object("v1", "ServiceAccount", "default"))]
 
 
 def root_certificate(ca: str) -> list[tuple[str, Object]]:
     """Likewise: every pod mounts it."""
-    body = _object("v1", "ConfigMap", "kube-root-ca.crt") | {"data": {"ca.crt": ca}}
+    body = make_object("v1", "ConfigMap", "kube-root-ca.crt") | {"data": {"ca.crt": ca}}
     return [("/api/v1/namespaces/default/configmaps", body)]
 
 
@@ -28,12 +28,12 @@ def dns_objects(ranges: Ranges) -> list[tuple[str, Object]]:
     return [
         (
             "/api/v1/namespaces/kube-system/services",
-            _object("v1", "Service", "kube-dns", labels=labels)
+            make_object("v1", "Service", "kube-dns", labels=labels)
             | {"spec": {"clusterIP": str(ranges.dns), "ports": ports}},
         ),
         (
             "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices",
-            _object(
+            make_object(
                 "discovery.k8s.io/v1", "EndpointSlice", "kube-dns", labels={"kubernetes.io/service-name": "kube-dns"}
             )
             | {
@@ -50,7 +50,7 @@ def coredns_role() -> list[tuple[str, Object]]:
     return [
         (
             "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-            _object("rbac.authorization.k8s.io/v1", "ClusterRole", "pinnace:coredns")
+            make_object("rbac.authorization.k8s.io/v1", "ClusterRole", "pinnace:coredns")
             | {
                 "rules": [
                     {
@@ -64,16 +64,21 @@ def coredns_role() -> list[tuple[str, Object]]:
         ),
         (
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            _object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "pinnace:coredns")
-            | {
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "pinnace:coredns"},
-                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "pinnace:coredns"}],
-            },
+            binding("pinnace:coredns", role="pinnace:coredns", user="pinnace:coredns"),
         ),
     ]
 
 
-def _object(version: str, kind: str, name: str, *, labels: dict[str, str] | None = None) -> Object:
+def binding(name: str, *, role: str, user: str) -> Object:
+    """What gives a user a role in the whole cluster."""
+    group = {"apiGroup": "rbac.authorization.k8s.io"}
+    return make_object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", name) | {
+        "roleRef": {**group, "kind": "ClusterRole", "name": role},
+        "subjects": [{**group, "kind": "User", "name": user}],
+    }
+
+
+def make_object(version: str, kind: str, name: str, *, labels: dict[str, str] | None = None) -> Object:
     metadata: dict[str, Any] = {"name": name}
     if labels:
         metadata["labels"] = labels

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pinnace.controlplane import metrics
 from pinnace.spec import API_PORT
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         self._save(identity.file, key, builder.sign(self._key, hashes.SHA256()))
 
-    def issue_kubeconfig(self, identity: Identity, server: str) -> None:
-        """The same, and a kubeconfig that uses them."""
+    def issue_kubeconfig(self, identity: Identity, server: str, server_name: str = SERVER_NAME) -> None:
+        """The same, and a kubeconfig that uses them. Without a ``server_name`` the address has to be right."""
         self.issue(identity)
 
         def read(name: str) -> str:
@@ -103,6 +104,7 @@ class Authority:
             ca=read("ca.crt"),
             certificate=read(f"{identity.file}.crt"),
             key=read(f"{identity.file}.key"),
+            server_name=server_name,
         )
         write_secret(self._directory / f"{identity.file}.kubeconfig", json.dumps(document).encode())
 
@@ -119,9 +121,11 @@ class Authority:
         write_secret(self._directory / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def kubeconfig(*, name: str, server: str, ca: str, certificate: str, key: str) -> dict[str, object]:
+def kubeconfig(
+    *, name: str, server: str, ca: str, certificate: str, key: str, server_name: str = SERVER_NAME
+) -> dict[str, object]:
     """A kubeconfig with one context of this name. Certificates and key are base64."""
-    cluster = {"server": server, "certificate-authority-data": ca, "tls-server-name": SERVER_NAME}
+    cluster = {"server": server, "certificate-authority-data": ca, "tls-server-name": server_name}
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -157,6 +161,17 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
         Identity(file="coredns", common_name="pinnace:coredns"),
     ):
         authority.issue_kubeconfig(identity, server)
+    # It takes its kubeconfig for all that it talks to, and nodes have other names than the API.
+    authority.issue_kubeconfig(
+        Identity(
+            file=metrics.NAME,
+            common_name=metrics.USER,
+            names=(f"{metrics.NAME}.kube-system.svc",),
+            addresses=(str(ranges.node(0)),),
+        ),
+        server,
+        server_name="",
+    )
 
 
 def create_nodes(directory: Path, ranges: Ranges, nodes: Iterable[tuple[int, str]]) -> None:

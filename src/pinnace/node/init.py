@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane import processes
+from pinnace.controlplane import metrics, processes
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
@@ -153,6 +153,9 @@ class Init:
         )
         proxy = _write(RUN / "kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
         self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
+        own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
+        usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
+        self._service("usage", usage, waits_for=_after(metrics.DELAY))
 
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
@@ -196,6 +199,8 @@ class Init:
         self._service("kube-scheduler", processes.scheduler_argv(node), waits_for=api)
         corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
         self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
+        self._service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=_after(metrics.DELAY))
+        self._background(lambda: metrics.install(node, _listening(node.address, metrics.PORT)))
 
     def _service(
         self,
@@ -244,6 +249,12 @@ def _roles_are_there(node: NodeSpec) -> Callable[[], bool]:
         return seen
 
     return look
+
+
+def _after(delay: float) -> Callable[[], bool]:
+    """Whether so many seconds are over: for what nobody waits for while a cluster starts."""
+    begin = time.monotonic()
+    return lambda: time.monotonic() >= begin + delay
 
 
 def _feed(argv: list[str], text: str) -> None:

@@ -1,0 +1,116 @@
+"""metrics-server, for ``kubectl top`` and autoscaling: its command, and the objects by which the API knows it.
+
+Nobody waits for it, so it starts after everything else. The APIService comes last: one that does not answer makes
+every client's discovery fail, and with it the deletion of namespaces.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinnace.controlplane.api import Api
+from pinnace.controlplane.objects import Object, binding, make_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.spec import NodeSpec
+
+DELAY = 8.0  # seconds after a node's start; until then its CPUs belong to the first pods
+NAME = "metrics-server"
+USER = "pinnace:metrics-server"
+PORT = 10240
+USAGE_PORT = 10241  # where nodes say what their containers use, see node.usage
+USAGE_PATH = "/metrics/resource"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def metrics_server_argv(node: NodeSpec) -> list[str]:
+    kubeconfig = node.secret(f"{NAME}.kubeconfig")
+    return [
+        node.binary("metrics-server"),
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        f"--bind-address={node.address}",
+        f"--secure-port={PORT}",
+        f"--tls-cert-file={node.secret(f'{NAME}.crt')}",
+        f"--tls-private-key-file={node.secret(f'{NAME}.key')}",
+        f"--kubelet-port={USAGE_PORT}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--metric-resolution=10s",
+    ]
+
+
+def roles() -> list[tuple[str, Object]]:
+    """Upstream's manifest, less what only kubelets are asked for."""
+    reader = make_object("rbac.authorization.k8s.io/v1", "ClusterRole", "system:aggregated-metrics-reader") | {
+        "rules": [{"apiGroups": ["metrics.k8s.io"], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]
+    }
+    reader["metadata"]["labels"] = {
+        f"rbac.authorization.k8s.io/aggregate-to-{role}": "true" for role in ("view", "edit", "admin")
+    }
+    own = make_object("rbac.authorization.k8s.io/v1", "ClusterRole", f"system:{NAME}") | {
+        "rules": [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]
+    }
+    delegator = binding(f"{NAME}:system:auth-delegator", role="system:auth-delegator", user=USER)
+    authentication = binding(f"{NAME}-auth-reader", role="extension-apiserver-authentication-reader", user=USER)
+    authentication |= {"kind": "RoleBinding", "roleRef": authentication["roleRef"] | {"kind": "Role"}}
+    return [
+        (f"{RBAC}/clusterroles", reader),
+        (f"{RBAC}/clusterroles", own),
+        (f"{RBAC}/clusterrolebindings", binding(f"system:{NAME}", role=f"system:{NAME}", user=USER)),
+        (f"{RBAC}/clusterrolebindings", delegator),
+        (f"{RBAC}/namespaces/kube-system/rolebindings", authentication),
+    ]
+
+
+def service(address: str) -> list[tuple[str, Object]]:
+    """A Service without pods: metrics-server runs beside the control plane."""
+    port = {"name": "https", "port": PORT, "protocol": "TCP"}
+    labels = {"kubernetes.io/service-name": NAME}
+    return [
+        (
+            "/api/v1/namespaces/kube-system/services",
+            make_object("v1", "Service", NAME, labels={"k8s-app": NAME})
+            | {"spec": {"ports": [port | {"port": 443, "targetPort": PORT}]}},
+        ),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices",
+            make_object("discovery.k8s.io/v1", "EndpointSlice", NAME, labels=labels)
+            | {
+                "addressType": "IPv4",
+                "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+                "ports": [port],
+            },
+        ),
+    ]
+
+
+def api_service(ca: bytes) -> list[tuple[str, Object]]:
+    spec: dict[str, Any] = {
+        "service": {"name": NAME, "namespace": "kube-system"},
+        "group": "metrics.k8s.io",
+        "version": "v1beta1",
+        "caBundle": base64.b64encode(ca).decode(),
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+    }
+    body = make_object("apiregistration.k8s.io/v1", "APIService", "v1beta1.metrics.k8s.io") | {"spec": spec}
+    return [("/apis/apiregistration.k8s.io/v1/apiservices", body)]
+
+
+def install(node: NodeSpec, answers: Callable[[], bool]) -> None:
+    """Create the roles, and everything else once metrics-server answers."""
+    time.sleep(DELAY)
+    api = Api(node.cluster.secrets / "admin.kubeconfig")
+    ca = Path(node.secret("ca.crt")).read_bytes()
+    for path, body in roles():
+        api.create(path, body)
+    while not answers():
+        time.sleep(0.5)
+    for path, body in [*service(node.address), *api_service(ca)]:
+        api.create(path, body)
