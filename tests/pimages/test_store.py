@@ -100,6 +100,9 @@ def test_of_an_index_other_platforms_may_be_left_out(store: Store, tmp_path: Pat
     [loaded] = store.load(layout)
     assert loaded.digest == digest_of(content)
     assert_whole(store)
+    (layout / "blobs" / here["digest"].replace(":", "/")).unlink()
+    with pytest.raises(ImageError, match="has no platform of localhost/test/tiny:1"):
+        store.load(layout)
 
 
 def test_a_name_can_be_given(store: Store, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import coredns_role, default_service_account, dns_objects, root_certificate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from pinnace.controlplane.objects import Object
     from pinnace.network.addresses import Ranges
     from pinnace.spec import NodeSpec
 
@@ -31,16 +33,22 @@ def bootstrap(node: NodeSpec) -> None:
     ca = (node.cluster.secrets / "ca.crt").read_text()
     ranges = node.cluster.ranges
     deadline = time.monotonic() + LIMIT
-    for path, body in [*default_service_account(), *root_certificate(ca), *coredns_role(), *dns_objects(ranges)]:
+    first = [*default_service_account(), *root_certificate(ca), *coredns_role(), *dns_objects(ranges)]
+    create_all(api, first, until=deadline)
+    admit_nodes(api, node.cluster.ranges, until=deadline)
+
+
+def create_all(api: Api, objects: Iterable[tuple[str, Object]], *, until: float) -> None:
+    """Create objects, in order, in a cluster that may still be starting."""
+    for path, body in objects:
         while True:
             try:
                 api.create(path, body)
                 break
             except (ApiError, OSError, http.client.HTTPException):
-                if time.monotonic() > deadline:
+                if time.monotonic() > until:
                     raise
                 time.sleep(0.02)
-    admit_nodes(api, node.cluster.ranges, until=deadline)
 
 
 def plant(seed: Path, data: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api
+from pinnace.controlplane.bootstrap import LIMIT, create_all
 from pinnace.controlplane.objects import Object, binding, make_object
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def metrics_server_argv(node: NodeSpec) -> list[str]:
         f"--kubelet-port={USAGE_PORT}",
         "--kubelet-preferred-address-types=InternalIP",
         "--metric-resolution=10s",
+        "--kubelet-request-timeout=5s",  # has to be shorter
     ]
 
 
@@ -108,9 +110,7 @@ def install(node: NodeSpec, answers: Callable[[], bool]) -> None:
     time.sleep(DELAY)
     api = Api(node.cluster.secrets / "admin.kubeconfig")
     ca = Path(node.secret("ca.crt")).read_bytes()
-    for path, body in roles():
-        api.create(path, body)
+    create_all(api, roles(), until=time.monotonic() + LIMIT)
     while not answers():
         time.sleep(0.5)
-    for path, body in [*service(node.address), *api_service(ca)]:
-        api.create(path, body)
+    create_all(api, [*service(node.address), *api_service(ca)], until=time.monotonic() + LIMIT)

@@ -143,34 +143,42 @@ def _oci_images(source: Source, name: str | None) -> list[Image]:
         if given is None:
             continue
         image = Image(name=parse(given), digest=entry["digest"], manifests={}, blobs={})
-        if not _collect(source, image, entry):
-            raise FileNotFoundError(_place(entry["digest"]))
+        _collect(source, image, entry)
         images.append(image)
     return images
 
 
-def _collect(source: Source, image: Image, descriptor: dict[str, Any]) -> bool:
-    """Add a manifest or index and all below it; whether it is there. Of an index, platforms may be left out."""
+def _collect(source: Source, image: Image, descriptor: dict[str, Any]) -> None:
+    """Add a manifest or index and all below it. Of an index, platforms may be left out, but not all."""
     digest = descriptor["digest"]
-    try:
-        content = _small(source, _place(digest))
-    except FileNotFoundError:
-        return False
+    content = _small(source, _place(digest))
     if digest_of(content) != digest:
         raise ImageError(f"the manifest {digest} of {image.name} is damaged", hint="Make or copy the archive again.")
     document = json.loads(content)
     kind = document.get("mediaType") or descriptor.get("mediaType")
-    image.manifests[digest] = content
     if kind in INDICES:
-        return sum(_collect(source, image, child) for child in document["manifests"]) > 0
-    if kind not in MANIFESTS:
+        before = len(image.manifests)
+        for child in document["manifests"]:
+            with contextlib.suppress(FileNotFoundError):
+                _collect(source, image, child)
+        if len(image.manifests) == before:
+            raise FileNotFoundError(f"platform of {image.name}")
+    elif kind in MANIFESTS:
+        image.blobs.update({part["digest"]: _blob(source, image, part) for part in _parts(document)})
+    else:
         raise ImageError(f"{image.name} is a {kind}, which is no image")
-    for blob in (document["config"], *document["layers"]):
-        place = _place(blob["digest"])
-        if source.size(place) != blob["size"]:
-            raise ImageError(f"{blob['digest']} of {image.name} is damaged", hint="Make or copy the archive again.")
-        image.blobs[blob["digest"]] = Blob(digest=blob["digest"], size=blob["size"], open=partial(source.open, place))
-    return True
+    image.manifests[digest] = content
+
+
+def _parts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [manifest["config"], *manifest["layers"]]
+
+
+def _blob(source: Source, image: Image, descriptor: dict[str, Any]) -> Blob:
+    digest, size = descriptor["digest"], descriptor["size"]
+    if source.size(_place(digest)) != size:
+        raise ImageError(f"{digest} of {image.name} is damaged", hint="Make or copy the archive again.")
+    return Blob(digest=digest, size=size, open=partial(source.open, _place(digest)))
 
 
 def _docker_images(source: Source, path: Path, name: str | None) -> list[Image]:

@@ -155,7 +155,8 @@ class Init:
         self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
-        self._service("usage", usage, waits_for=_after(metrics.DELAY))
+        late = _after(metrics.DELAY)
+        self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
 
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
@@ -199,7 +200,8 @@ class Init:
         self._service("kube-scheduler", processes.scheduler_argv(node), waits_for=api)
         corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
         self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
-        self._service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=_after(metrics.DELAY))
+        late = _after(metrics.DELAY)
+        self._service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and api())
         self._background(lambda: metrics.install(node, _listening(node.address, metrics.PORT)))
 
     def _service(
