@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -113,6 +114,17 @@ def test_a_name_can_be_given(store: Store, tmp_path: Path) -> None:
     store.load(tar, "registry.example:5000/mine:3")
     assert names(store) == ["registry.example:5000/mine:3"]
     assert (store.hosts / "registry.example:5000/hosts.toml").exists()
+
+
+def test_one_name_for_several_images_is_refused(store: Store, tmp_path: Path) -> None:
+    tar = oci_tar(tmp_path / "tiny.tar")
+    layout, other = unpacked(tar, tmp_path / "layout"), unpacked(oci_tar(tar, content=b"other"), tmp_path / "other")
+    shutil.copytree(other / "blobs", layout / "blobs", dirs_exist_ok=True)
+    entries = [json.loads((path / "index.json").read_text())["manifests"][0] for path in (layout, other)]
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": entries}))
+    with pytest.raises(ImageError, match="several images"):
+        store.load(layout, "new:1")
+    assert not files(store)
 
 
 def test_a_name_moves_to_the_newer_image(store: Store, tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def images_in(path: Path, name: str | None = None) -> Iterator[list[Image]]:
             else:
                 source = TarSource(stack.enter_context(tarfile.open(path)))
             images = _read(source, path, name)
+            if name and len({image.digest for image in images}) > 1:
+                raise ImageError(f"{path} has several images, which cannot all be {name}", hint="Leave out --as.")
         yield images
 
 
@@ -113,6 +115,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ImageError(f"{path} has no {error.filename or error}: it is incomplete, or no image", hint=hint) from None
+    except PermissionError as error:
+        raise ImageError(f"no permission for {error.filename or path}") from None
     except tarfile.ReadError as error:
         raise ImageError(f"{path} is no image, or is damaged: {error}", hint=hint) from None
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError, TypeError) as error:
