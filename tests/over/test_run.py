@@ -55,7 +55,12 @@ def no_process(user: User, host: str) -> bool:
 
 def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User) -> None:
     shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    (bob.home / "thesis").mkdir(exist_ok=True)
+    bob.write("thesis/chapter", "years of work")
+    before = {path.name for path in bob.home.iterdir()}
     result = bob.pinnace("run", "-N", "2", "-t", "10", "--image", "busybox.tar", "hello.yaml")
+    assert before <= {path.name for path in bob.home.iterdir()}, "a cluster's end took something of the user's with it"
+    assert (bob.home / "thesis" / "chapter").read_text() == "years of work"
     lines = re.findall(r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d)", result.stdout, re.MULTILINE)
     assert len(lines) == 2, result.stdout
     assert all(pod == host for pod, host, _ in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import click
 
 from pinnace.cli.output import OutputFormat, Steps, output_option, show
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
+from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.directory import Directory, all_clusters
 from pinnace.cluster.kubeconfig import merge, unmerge
@@ -21,7 +23,7 @@ from pinnace.cluster.workload import Workload
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MANIFESTS = {".yaml", ".yml", ".json"}
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -29,6 +31,13 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 name_option = click.option("--name", help="Name of the cluster; one is made up without.")
 image_option = click.option(
     "--image", "images", multiple=True, type=FILE, metavar="FILE", help="Image archive for all nodes to load (repeat)."
+)
+publish_option = click.option(
+    "--publish",
+    multiple=True,
+    type=click.IntRange(1024, 65535),
+    metavar="PORT",
+    help="Let every host offer this port to the outside, leading to the NodePort of the same number (repeat).",
 )
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
@@ -51,6 +60,7 @@ def pick(name: str | None) -> Cluster:
 @name_option
 @slurm_options
 @image_option
+@publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @retain_option
@@ -61,6 +71,7 @@ def up(
     *,
     name: str | None,
     images: tuple[Path, ...],
+    publish: tuple[int, ...],
     local: bool,
     no_wait: bool,
     retain: bool,
@@ -73,6 +84,7 @@ def up(
         options=given_options(context),
         place=Place.LOCAL if local else Place.BATCH,
         images=images,
+        publish=publish,
         retain=retain,
     )
     if dry_run:
@@ -104,6 +116,7 @@ def up(
 @name_option
 @slurm_options
 @image_option
+@publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
 @retain_option
 @click.pass_context
@@ -114,6 +127,7 @@ def run(
     arguments: tuple[str, ...],
     name: str | None,
     images: tuple[Path, ...],
+    publish: tuple[int, ...],
     local: bool,
     retain: bool,
 ) -> None:
@@ -129,18 +143,57 @@ def run(
         options=given_options(context),
         place=Place.LOCAL if local else None,
         images=images,
+        publish=publish,
         retain=retain,
     )
     steps = Steps()
+    sys.exit(_run_in(cluster, steps, lambda: _run_workload(cluster, workload, arguments, steps)))
+
+
+def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int]) -> int:
+    """Start a cluster, do the work, and end the cluster, whatever happens."""
     try:
         with steps.step("cluster is ready") as step:
             cluster.start()
             cluster.wait_ready(step.say)
-        code = _run_workload(cluster, workload, arguments, steps)
+        return work()
     finally:
         with steps.step("cluster has ended"):
             cluster.down()
-    sys.exit(code)
+
+
+@click.command(name="run-workload")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@name_option
+@slurm_options
+@image_option
+@click.pass_context
+def run_workload(context: click.Context, *, script: Path, name: str | None, images: tuple[Path, ...]) -> None:
+    """Run a script written for KSI's run-workload.sh, as it is.
+
+    It finds K8S_CLUSTER_NAME (a context of kubectl's), K8S_CLUSTER_API, K8S_CLUSTER_API_TOKEN and K8S_PORT (a NodePort
+    that the hosts offer to the outside). The working directory is the host path /app of every node.
+    """
+    port = int(os.environ.get("K8S_PORT") or free_port())
+    cluster = Cluster(
+        name,
+        nodes=node_count(context),
+        options=given_options(context),
+        images=images,
+        binds={"/app": str(Path.cwd())},
+        publish=[port],
+    )
+
+    def work() -> int:
+        environment = os.environ | cluster.environment() | ksi.environment(cluster, port)
+        return subprocess.run(["bash", str(script)], env=environment, check=False).returncode
+
+    sys.exit(_run_in(cluster, Steps(), work))
+
+
+def free_port() -> int:
+    """A port of the range of NodePorts that nothing uses here; the nodes will say if it is taken there."""
+    return secrets.choice(range(30000, 32768))
 
 
 def _run_workload(cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps) -> int:
@@ -243,4 +296,4 @@ def logs(name: str | None, service: str | None) -> None:
         click.echo(log.read_text(errors="replace"))
 
 
-COMMANDS = (up, run, list_clusters, status, down, kubeconfig, kubectl, logs)
+COMMANDS = (up, run, run_workload, list_clusters, status, down, kubeconfig, kubectl, logs)

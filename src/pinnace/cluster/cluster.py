@@ -63,6 +63,8 @@ class Cluster:
         options: Sequence[str] = (),
         place: Place | None = None,
         images: Iterable[Path] = (),
+        binds: dict[str, str] | None = None,
+        publish: Iterable[int] = (),
         retain: bool = False,
     ) -> None:
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
@@ -71,6 +73,8 @@ class Cluster:
         self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if self.place is Place.ALLOCATION else nodes
         self.options = launching.with_memory(options, os.environ)
         self.images = list(images)
+        self.binds = binds or {}
+        self.publish = tuple(publish)
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +92,7 @@ class Cluster:
 
     def start(self) -> None:
         """Make the directory and submit; does not wait for anything."""
-        self.directory.create(verified_binaries())
+        self.directory.create(verified_binaries(), binds=self.binds, publish=self.publish)
         try:
             self.directory.add_images(self.images)
             self._launch()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -101,7 +100,7 @@ class Agent:
         try:
             return self._run()
         finally:
-            shutil.rmtree(self.node.scratch, ignore_errors=True)
+            scratch.remove(self.node.scratch)
 
     def _run(self) -> int:
         node = self.node
@@ -117,6 +116,7 @@ class Agent:
             fork(self._issue_certificates)
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
+        published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
         keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
         _, descriptors, _, _ = socket.recv_fds(line, 64, 3)
@@ -125,7 +125,7 @@ class Agent:
         tun, way_out, door = descriptors
         helpers = {
             "links": lambda: self._carry(tun, links_at, servers),
-            "proxy": lambda: self._splice(way_out, door, api_at, servers),
+            "proxy": lambda: self._splice(way_out, door, api_at, published, servers),
         }
         if not node.is_head:
             agent = os.getpid()
@@ -207,7 +207,21 @@ class Agent:
         threading.Thread(target=links.serve, args=(links_at, self.secret, tun), daemon=True).start()
         links.send_from_tun(tun, route, egress.packet)
 
-    def _splice(self, way_out: int, door: int, api_at: socket.socket | None, servers: list[str]) -> None:
+    @staticmethod
+    def _publish(port: int) -> socket.socket:
+        try:
+            return socket.create_server(("0.0.0.0", port), backlog=512)  # noqa: S104 - the user asked for it
+        except OSError as error:
+            raise OSError(error.errno, f"port {port} cannot be published: {error.strerror}") from error
+
+    def _splice(
+        self,
+        way_out: int,
+        door: int,
+        api_at: socket.socket | None,
+        published: list[socket.socket],
+        servers: list[str],
+    ) -> None:
         """The process that joins TCP connections across the border of the fabric."""
         ranges = self.node.cluster.ranges
         splicer = splice.Splicer()
@@ -225,6 +239,11 @@ class Agent:
         def to_api(_accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
             return inward.socket(), (str(ranges.node(0)), API_PORT)
 
+        def to_node_port(accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+            return inward.socket(), (self.node.address, accepted.getsockname()[1])
+
+        for sock in published:
+            splicer.listen(sock, to_node_port)
         splicer.listen(listener, to_outside)
         if api_at:
             splicer.listen(api_at, to_api)

@@ -23,7 +23,7 @@ from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import node_mounts
+from pinnace.node.mounts import LOCAL, node_mounts
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, write_json
@@ -76,10 +76,13 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        for name in ("kubelet", "containerd", "log"):
+        for name in ("root", *LOCAL):
             (self.node.scratch / name).mkdir(exist_ok=True)
-        for step in node_mounts(self.node.scratch):
-            step.execute()
+        for step in node_mounts(self.node.scratch, os.listdir("/"), self.node.cluster.binds):  # noqa: PTH208
+            try:
+                step.execute()
+            except OSError as error:
+                raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
         sethostname(self.node.name)
 
     def _network(self) -> None:

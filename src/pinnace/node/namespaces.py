@@ -4,6 +4,9 @@
               │         PID 1 of the node: all its processes are below it, and end with it
               └─ root of the user namespace; stays behind to remove what belongs to mapped users
 
+The keeper stays in the host's mount namespace. There the node's directory holds nothing but the node's own files; in
+the node's namespace the user's home is mounted below it, and to remove it there would remove the home.
+
 If the agent ends, however it ends, the kernel tells the keeper; if the keeper ends, the kernel kills init, and with
 init every process of the node.
 """
@@ -13,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -32,13 +34,13 @@ from pinnace.node.linux import (
     die_with_parent,
     unshare,
 )
-from pinnace.node.scratch import sweep
+from pinnace.node.scratch import remove, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-REST = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 IDS = 65536
 
 
@@ -114,6 +116,7 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         die_with_parent(signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
         try:
+            unshare(CLONE_NEWNS)
             inside(line)
         except BaseException:  # noqa: BLE001 - see above
             traceback.print_exc()
@@ -134,5 +137,5 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
             os.kill(init, signal.SIGKILL)
         pid, ended = os.waitpid(-1, os.WNOHANG)
         status = ended if pid == init else None
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove(scratch)
     return max(0, os.waitstatus_to_exitcode(status))
