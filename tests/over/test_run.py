@@ -104,9 +104,11 @@ def test_a_cancelled_run_ends_its_pods_in_order(bob: User) -> None:
     ).replace("command:", "volumeMounts: [{name: out, mountPath: /out}], command:")  # fmt: skip
     name = bob.write("trap.yaml", manifest)
     (bob.home / "term").unlink(missing_ok=True)
-    with bob.bed.popen(["pinnace", "run", "--image", "busybox.tar", name]) as process:
+    with bob.bed.popen(["pinnace", "run", "--image", "busybox.tar", name], user="bob") as process:
         assert process.stdout
-        assert "ready" in process.stdout.readline()
+        assert process.stderr
+        if "ready" not in process.stdout.readline():
+            pytest.fail(process.stderr.read())
         number = bob.run("squeue", "--me", "--noheader", "--format=%i").stdout.strip()
         bob.run("scancel", number)
         process.communicate(timeout=60)

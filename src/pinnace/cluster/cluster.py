@@ -144,7 +144,7 @@ class Cluster:
             if ready is not None and ready != said:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
-            if ready == self.nodes:
+            if ready == self.nodes and self._controllers_work(api):
                 return
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -161,6 +161,15 @@ class Cluster:
         except (ApiError, OSError, http.client.HTTPException):
             return None
         return sum(_takes_pods(node) for node in nodes)
+
+    @staticmethod
+    def _controllers_work(api: Api) -> bool:
+        """Whether the controller-manager has begun: nobody else makes the service account of this namespace."""
+        try:
+            api.get("/api/v1/namespaces/kube-public/serviceaccounts/default")
+        except (ApiError, OSError, http.client.HTTPException):
+            return False
+        return True
 
     def _wait_for_head(self, report: Report) -> dict[str, Any]:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
