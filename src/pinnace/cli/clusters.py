@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pinnace.cli.output import OutputFormat, Steps, output_option, show
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
+from pinnace.cluster.collecting import Collector
 from pinnace.cluster.directory import Directory, all_clusters
 from pinnace.cluster.kubeconfig import merge, unmerge
 from pinnace.cluster.workload import Workload
@@ -93,14 +95,13 @@ def up(
         click.echo(f"# sbatch {' '.join(options)}", err=True)
         return
     steps = Steps()
-    with _undone_on_failure(cluster):
-        with steps.step("submitted") as step:
-            cluster.start()
-            step.text = "started here" if local else f"submitted job {cluster.job_id}"
-        if no_wait:
-            return
-        with steps.step("cluster is ready") as step:
-            cluster.wait_ready(step.say)
+    with steps.step("submitted") as step:
+        cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
+        step.text = "started here" if local else f"submitted job {cluster.job_id}"
+    if no_wait:
+        return
+    with _undone_on_failure(cluster), steps.step("cluster is ready") as step:
+        cluster.wait_ready(step.say)
     merge(cluster.kubeconfig)
     click.echo(f"The current context is pinnace-{cluster.name}. Next: kubectl get nodes", err=True)
     if local:
@@ -118,7 +119,13 @@ def up(
 @image_option
 @publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
+@click.option(
+    "--output-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also collect the logs of all containers, and the events, in this directory.",
+)
 @retain_option
+@dry_option
 @click.pass_context
 def run(
     context: click.Context,
@@ -129,7 +136,9 @@ def run(
     images: tuple[Path, ...],
     publish: tuple[int, ...],
     local: bool,
+    output_dir: Path | None,
     retain: bool,
+    dry_run: bool,
 ) -> None:
     """Start a cluster, run a manifest or a script in it, and end it.
 
@@ -146,15 +155,19 @@ def run(
         publish=publish,
         retain=retain,
     )
+    if dry_run:
+        click.echo(shlex.join(cluster.command()))
+        return
     steps = Steps()
-    sys.exit(_run_in(cluster, steps, lambda: _run_workload(cluster, workload, arguments, steps)))
+    collector = Collector(output_dir) if output_dir else None
+    sys.exit(_run_in(cluster, steps, lambda: _run_workload(cluster, workload, arguments, steps, collector)))
 
 
 def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int]) -> int:
     """Start a cluster, do the work, and end the cluster, whatever happens."""
+    cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
     try:
         with steps.step("cluster is ready") as step:
-            cluster.start()
             cluster.wait_ready(step.say)
         return work()
     finally:
@@ -196,7 +209,9 @@ def free_port() -> int:
     return secrets.choice(range(30000, 32768))
 
 
-def _run_workload(cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps) -> int:
+def _run_workload(
+    cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps, collector: Collector | None
+) -> int:
     kubectl = cluster.kubectl
     if file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir():
         environment = os.environ | cluster.environment()
@@ -204,11 +219,20 @@ def _run_workload(cluster: Cluster, file: str, arguments: tuple[str, ...], steps
     work = Workload(cluster.kubeconfig, kubectl)
     with steps.step(f"applied {file}"):
         work.apply(file)
+
+    def line(who: str, text: str) -> None:
+        click.echo(f"[{who}] {text}")
+        if collector:
+            collector.line(who, text)
+
     try:
-        return work.follow(lambda who, text: click.echo(f"[{who}] {text}"), cluster.check_alive)
+        return work.follow(line, cluster.check_alive)
     except KeyboardInterrupt:
         click.echo("interrupted: ending the workload in order", err=True)
         return 128 + signal.SIGINT
+    finally:
+        if collector:
+            collector.events(cluster.kubeconfig)
 
 
 @contextlib.contextmanager
@@ -286,6 +310,36 @@ def kubectl(name: str | None, words: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("name", required=False)
+def shell(name: str | None) -> None:
+    """Open a shell in which kubectl uses a cluster."""
+    cluster = pick(name)
+    program = os.environ.get("SHELL", "/bin/sh")
+    click.echo(f"kubectl uses the cluster {cluster.name} here; leave with `exit`.", err=True)
+    os.execve(program, [program], os.environ | cluster.environment())  # noqa: S606
+
+
+@click.command(name="port-forward", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--name", help="Name of the cluster.")
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="TYPE/NAME [LOCAL:]REMOTE...")
+def port_forward(name: str | None, words: tuple[str, ...]) -> None:
+    """Bring a port of a pod or Service to this machine; kubectl's own command."""
+    cluster = pick(name)
+    argv = ["kubectl", "port-forward", *words]
+    os.execve(cluster.kubectl, argv, os.environ | cluster.environment())  # noqa: S606
+
+
+@click.command()
+@click.option("--name", help="Name of the cluster.")
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.argument("service")
+def url(name: str | None, namespace: str, service: str) -> None:
+    """Print where a Service can be reached from outside the cluster."""
+    for address in pick(name).service_urls(namespace, service):
+        click.echo(address)
+
+
+@click.command()
+@click.argument("name", required=False)
 @click.argument("service", required=False)
 def logs(name: str | None, service: str | None) -> None:
     """Print the logs of a cluster's components (all, or those of one)."""
@@ -296,4 +350,4 @@ def logs(name: str | None, service: str | None) -> None:
         click.echo(log.read_text(errors="replace"))
 
 
-COMMANDS = (up, run, run_workload, list_clusters, status, down, kubeconfig, kubectl, logs)
+COMMANDS = (up, run, run_workload, list_clusters, status, down, kubeconfig, kubectl, shell, port_forward, url, logs)

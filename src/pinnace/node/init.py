@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
 RUN = Path("/run/pinnace")
+END = b"end"
 TICK = 0.02  # seconds between looks at what services wait for, while any does
 
 
@@ -97,6 +98,7 @@ class Init:
         _feed(["nft", "-f", "-"], nft_rules(ranges, way_out.getsockname()[1]))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             die_with_parent(signal.SIGKILL)
             outside.close()
             attend(inside)
@@ -169,6 +171,7 @@ class Init:
         """Do something once, beside everything else."""
         pid = os.fork()
         if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             die_with_parent(signal.SIGKILL)
             try:
                 work()
@@ -206,9 +209,11 @@ class Init:
         self.supervisor.add(Service(name=name, argv=argv, log=log, environment=environment or {}, waits_for=waits_for))
 
     def _obey(self) -> None:
-        """The agent has spoken, or is gone. Said once, ``stop`` ends the node in order; said twice, at once."""
-        if self.line.recv(64) != b"stop" or self.drain:
+        """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""
+        if self.line.recv(64) != END:
             os._exit(0)
+        if self.drain:
+            return
         if self.node.is_head:
             self.supervisor.stop("kube-controller-manager", "kube-scheduler")
             self.drain = self._background(lambda: delete_pods(self.node))

@@ -7,8 +7,9 @@
 The keeper stays in the host's mount namespace. There the node's directory holds nothing but the node's own files; in
 the node's namespace the user's home is mounted below it, and to remove it there would remove the home.
 
-If the agent ends, however it ends, the kernel tells the keeper; if the keeper ends, the kernel kills init, and with
-init every process of the node.
+If the agent ends, however it ends, the kernel tells the keeper, with SIGUSR2: Slurm may send SIGTERM to every process
+of a job that it ends, and that one is not for the keeper. If the keeper ends, the kernel kills init, and with init
+every process of the node.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 IDS = 65536
+AGENT_GONE = signal.SIGUSR2
+WATCHED = {AGENT_GONE, signal.SIGCHLD}
 
 
 class NamespaceError(Exception):
@@ -109,12 +112,16 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     unshare(REST)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     agent = os.getppid()
     init = os.fork()
     if init == 0:
         die_with_parent(signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         try:
             unshare(CLONE_NEWNS)
             inside(line)
@@ -124,7 +131,7 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
             os._exit(1)
         os._exit(0)
     line.close()
-    die_with_parent(signal.SIGTERM)
+    die_with_parent(AGENT_GONE)
     if os.fork() == 0:
         die_with_parent(signal.SIGKILL)
         sweep(scratch.parent, uid)
@@ -133,7 +140,7 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         os.kill(init, signal.SIGKILL)
     status = None
     while status is None:
-        if signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) == signal.SIGTERM:
+        if signal.sigwait(WATCHED) == AGENT_GONE:
             os.kill(init, signal.SIGKILL)
         pid, ended = os.waitpid(-1, os.WNOHANG)
         status = ended if pid == init else None
