@@ -189,14 +189,13 @@ class Agent:
 
     def _hold_link(self, address: str, port: int) -> bool:
         """Keep a link to the head open until its other end is gone. Whether there was one."""
-        try:
-            with socket.create_connection((address, port), timeout=5) as sock:
-                dial(sock, self.secret, self.node.index)
-                links.keep_alive(sock)
-                sock.recv(1)  # nothing is ever sent here
-        except (OSError, HandshakeError):
-            return False
-        return True
+        held = False
+        with contextlib.suppress(OSError, HandshakeError), socket.create_connection((address, port), timeout=5) as sock:
+            dial(sock, self.secret, self.node.index)
+            links.keep_alive(sock)
+            held = True
+            sock.recv(1)  # nothing is ever sent here
+        return held
 
     def _carry(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
         """The process that moves packets between the wire, the links and the outside."""
