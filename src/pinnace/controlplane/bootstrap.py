@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError
-from pinnace.controlplane.objects import coredns_role, default_service_account, dns_objects, root_certificate
+from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def bootstrap(node: NodeSpec) -> None:
     ca = (node.cluster.secrets / "ca.crt").read_text()
     ranges = node.cluster.ranges
     deadline = time.monotonic() + LIMIT
-    for path, body in [*default_service_account(), *root_certificate(ca), *coredns_role(), *dns_objects(ranges)]:
+    for path, body in [*root_certificate(ca), *dns_objects(ranges), *of_every_cluster()]:
         while True:
             try:
                 api.create(path, body)
@@ -68,7 +68,7 @@ def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
             index = _index(ranges, node)
             pods = str(ranges.pods_of(index))
             patch = {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}}
-            api.request("PATCH", f"/api/v1/nodes/{name}", patch, content_type="application/merge-patch+json")
+            api.patch(f"/api/v1/nodes/{name}", patch)
         time.sleep(0.05 if not admitted else 0.5)
 
 

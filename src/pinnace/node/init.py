@@ -23,10 +23,12 @@ from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import node_mounts
+from pinnace.node.mounts import ON_SCRATCH, VOLUMES, node_mounts
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, write_json
+from pinnace.storage.directories import Directories
+from pinnace.storage.provisioner import provisioner_argv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +78,7 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        for name in ("kubelet", "containerd", "log"):
+        for name in ON_SCRATCH:
             (self.node.scratch / name).mkdir(exist_ok=True)
         for step in node_mounts(self.node.scratch):
             step.execute()
@@ -148,6 +150,7 @@ class Init:
         )
         proxy = _write(RUN / "kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
         self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
+        self._service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
 
     def _import_images(self) -> None:
         """Put the images of the cluster's directory into containerd, the sandbox image first."""
@@ -207,10 +210,15 @@ class Init:
         if self.line.recv(64) != b"stop" or self.drain:
             os._exit(0)
         if self.node.is_head:
-            self.supervisor.stop("kube-controller-manager", "kube-scheduler")
-            self.drain = self._background(lambda: delete_pods(self.node))
+            self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
+            self.drain = self._background(self._drain)
         else:
             self.drain = self._background(wait_for_containers)
+
+    def _drain(self) -> None:
+        """What the head does last: only here are files of the pods' users ours to remove."""
+        delete_pods(self.node)
+        Directories(self.node.cluster.volumes).end()
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

@@ -11,6 +11,9 @@ from pinnace.node.linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVA
 if TYPE_CHECKING:
     from pathlib import Path
 
+VOLUMES = "/var/lib/pinnace/volumes"  # of the storage class `scratch`
+ON_SCRATCH = {"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log", "volumes": VOLUMES}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
@@ -40,9 +43,8 @@ def node_mounts(scratch: Path) -> list[Mount]:
         Mount(target="/run", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("pinnace", "lock", "containerd")),
         Mount(target="/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
-              make=("kubelet", "containerd", "cni", "etcd")),
+              make=("kubelet", "containerd", "cni", "etcd", "pinnace/volumes")),
         Mount(target="/sys/fs/cgroup", filesystem="cgroup2", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC),
     ]  # fmt: skip
-    for name, target in (("kubelet", "/var/lib/kubelet"), ("containerd", "/var/lib/containerd"), ("log", "/var/log")):
-        plan.append(Mount(target=target, source=str(scratch / name), flags=MS_BIND))
-    return plan
+    binds = [Mount(target=target, source=str(scratch / name), flags=MS_BIND) for name, target in ON_SCRATCH.items()]
+    return plan + binds

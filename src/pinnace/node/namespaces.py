@@ -97,15 +97,48 @@ def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, 
     return keeper, ours
 
 
-def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
-    uid = os.getuid()
+def as_root(work: Callable[[], bool]) -> bool:
+    """Do something as the owner of what the pods' users have left, in a user namespace. Whether it succeeded."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ours.close()
+            _become_root(theirs)
+            code = 0 if work() else 1
+        except BaseException:  # noqa: BLE001 - see above
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    theirs.close()
+    try:
+        with ours:
+            if ours.recv(1) == b"u":
+                map_ids(child)
+                ours.send(b"m")
+    except NamespaceError:
+        return False
+    finally:
+        _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def _become_root(ready: socket.socket) -> None:
+    """Enter a new user namespace, whose ids the other end of the line has to map."""
     unshare(CLONE_NEWUSER)
     ready.send(b"u")
     if ready.recv(1) != b"m":
-        return 1
+        raise NamespaceError("the ids of the user namespace were not mapped")
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
+
+
+def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
+    uid = os.getuid()
+    _become_root(ready)
     unshare(REST)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
     agent = os.getppid()
