@@ -156,7 +156,7 @@ def test_the_outside_is_reached_over_tcp_and_udp(cluster: Kubectl, clients: dict
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
     rows = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
     running = {(row["node"], row["name"]) for row in rows if row["state"] == "running"}
-    everywhere = {(node, name) for node in ("n1", "n2") for name in ("containerd", "kubelet", "kube-proxy")}
+    everywhere = {(node, name) for node in ("n1", "n2") for name in ("containerd", "kubelet", "kube-proxy", "storage")}
     head = {("n1", name) for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")}
     assert running == everywhere | head
 

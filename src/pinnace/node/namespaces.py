@@ -105,12 +105,8 @@ def as_root(work: Callable[[], bool]) -> bool:
         code = 1
         try:
             ours.close()
-            _become_root(theirs)
-            code = 0 if work() else 1
-        except BaseException:  # noqa: BLE001 - see above
-            traceback.print_exc()
+            code = 0 if _become_root(theirs) and work() else 1
         finally:
-            sys.stderr.flush()
             os._exit(code)
     theirs.close()
     try:
@@ -125,20 +121,22 @@ def as_root(work: Callable[[], bool]) -> bool:
     return status == 0
 
 
-def _become_root(ready: socket.socket) -> None:
-    """Enter a new user namespace, whose ids the other end of the line has to map."""
+def _become_root(ready: socket.socket) -> bool:
+    """Enter a new user namespace, whose ids the other end of the line has to map. Whether it has."""
     unshare(CLONE_NEWUSER)
     ready.send(b"u")
     if ready.recv(1) != b"m":
-        raise NamespaceError("the ids of the user namespace were not mapped")
+        return False
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
+    return True
 
 
 def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
     uid = os.getuid()
-    _become_root(ready)
+    if not _become_root(ready):
+        return 1
     unshare(REST)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
     agent = os.getppid()

@@ -56,7 +56,8 @@ class Directories:
 
     def prepare(self) -> None:
         """Make the root, for our user alone."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, exist_ok=True)
         self.root.chmod(0o700)
         for part in (EPHEMERAL, TRASH):
             (self.root / part).mkdir(mode=0o700, exist_ok=True)
