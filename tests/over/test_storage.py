@@ -322,10 +322,9 @@ def test_retained_data_survives_the_cluster_and_nothing_else_does(bob: User) -> 
 
 def test_volumes_of_a_cluster_that_was_killed_go_with_down(bob: User) -> None:
     """There was no time for an orderly end, and the files belong to a user who only existed in the cluster."""
-    kubectl, _ = small_cluster(bob, "killed")
+    kubectl, node = small_cluster(bob, "killed")
     kept, lost = directory_of(kubectl, "kept"), directory_of(kubectl, "lost")
-    job = bob.run("squeue", "--me", "--noheader", "--format=%i", "--name=pinnace-killed").stdout.strip()
-    bob.run("scancel", "--signal=KILL", "--full", job)
+    bob.bed.run(["pkill", "-KILL", "-u", str(bob.uid)], user="root", on=node)
     wait_until("the job to end", lambda: not bob.run("squeue", "--me", "--noheader").stdout, limit=60)
     assert (lost / "dir" / "file").exists()
     bob.pinnace("down", "killed")
