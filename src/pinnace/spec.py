@@ -59,6 +59,7 @@ class ClusterSpec:
     @staticmethod
     def volumes_of(directory: Path) -> Path:
         """Of the classes ``shared`` and ``shared-retain``: beside the clusters, because some outlive theirs."""
+        directory = directory.resolve()  # as the agents do, who may find it under another name
         return directory.parent.parent / "volumes" / directory.name
 
     def node_file(self, index: int) -> Path:

@@ -125,6 +125,10 @@ def test_what_belongs_to_nothing_goes_if_it_is_marked(api: FakeApi, directories:
     orphan = directories.make("default-orphan-1", ephemeral=True)
     retained = directories.make("default-retained-1", ephemeral=False)
     api.put(CLAIMS, claim())
+    strange = volume(path="")  # says that it is ours, and has no directory at all
+    del strange["spec"]["local"]
+    strange["metadata"]["name"] = "strange"
+    api.put(VOLUMES, strange)
     life(api, directories)
     assert [path.exists() for path in (of_claim, orphan, retained)] == [True, False, True]
 

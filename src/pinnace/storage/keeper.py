@@ -37,7 +37,8 @@ class Keeper:
     def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
         """Discard what nobody knows any more: we died while it was made, or its cluster was killed."""
         self.directories.prepare()
-        known = {volume["spec"]["local"]["path"].rpartition("/")[2] for volume in volumes if self.pool.holds(volume)}
+        held = [volume for volume in volumes if self.pool.holds(volume)]
+        known = {volume["spec"].get("local", {}).get("path", "").rpartition("/")[2] for volume in held}
         known |= {name_for(claim) for claim in all_claims}
         for name in self.directories.ephemeral() - known:
             log.info("%s belongs to nothing: removing it", name)

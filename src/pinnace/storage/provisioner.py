@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import http.client
 import logging
+import os
 import queue
+import threading
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,12 +70,15 @@ class Provisioner:
         while True:
             for change in self._wait():
                 self.note(change)
-            if len(self.known) == 2:
+            if self._knows_all():
                 self.work(time.monotonic())
+
+    def _knows_all(self) -> bool:
+        return self.known.keys() == {CLAIMS, VOLUMES}
 
     def _wait(self) -> Iterator[Listed | Changed]:
         """What has changed: at least one thing, unless something is due before."""
-        limit = max(0.0, min(self.due.values()) - time.monotonic()) if self.due else None
+        limit = max(0.0, min(self.due.values()) - time.monotonic()) if self.due and self._knows_all() else None
         try:
             yield self.changes.get(timeout=limit)
             while True:
@@ -136,6 +142,12 @@ def provisioner_argv(node: NodeSpec, python: str, scratch: str) -> list[str]:
     return [*argv, "--scratch", scratch, *(["--shared", str(node.cluster.volumes)] if node.is_head else [])]
 
 
+def end_with_thread(about: threading.ExceptHookArgs) -> None:
+    """A provisioner that has gone deaf is worse than one that is restarted."""
+    traceback.print_exception(about.exc_value)
+    os._exit(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="pinnace-storage")
     parser.add_argument("--kubeconfig", type=Path, required=True)
@@ -143,6 +155,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--shared", type=Path, help="given on the head: it looks after the shared volumes")
     words = parser.parse_args()
+    threading.excepthook = end_with_thread
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     api = Api(words.kubeconfig)
     hands: list[Hand] = [Keeper(api, Pool(provisioner=SCRATCH, node=words.node), Directories(words.scratch))]
