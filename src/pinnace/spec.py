@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,11 @@ API_PORT = 6443  # inside the fabric; on the host it is any free one
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """``cluster.json``."""
+    """``cluster.json``.
+
+    ``binds`` leads from places in every node to directories of the host. ``publish`` are ports that every host offers
+    to the outside, each leading to the NodePort of the same number.
+    """
 
     name: str
     directory: Path
@@ -32,6 +36,8 @@ class ClusterSpec:
     binaries: dict[str, str]
     domain: str = "cluster.local"
     seed: str = ""
+    binds: dict[str, str] = field(default_factory=dict)
+    publish: tuple[int, ...] = ()
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -40,13 +46,16 @@ class ClusterSpec:
             "binaries": self.binaries,
             "domain": self.domain,
             "seed": self.seed,
+            "binds": self.binds,
+            "publish": list(self.publish),
         }
 
     @staticmethod
     def load(directory: Path) -> ClusterSpec:
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
-        return ClusterSpec(directory=directory, ranges=ranges, **data)
+        publish = tuple(data.pop("publish"))
+        return ClusterSpec(directory=directory, ranges=ranges, publish=publish, **data)
 
     @property
     def secrets(self) -> Path:

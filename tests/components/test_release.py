@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,6 +62,31 @@ def test_everything_is_downloaded_verified_and_found_again(pinnace: Pinnace) -> 
     assert (store / f"metrics-server/0.9.0/{ARCH}/metrics-server").read_bytes() == b"the binary metrics-server"
     again = pinnace("fetch", "--from", "release")
     assert "downloading" not in again.stderr
+
+
+@pytest.mark.usefixtures("mirror")
+def test_a_terminal_gets_a_moving_line_and_a_check_mark(pinnace: Pinnace) -> None:
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as screen:  # noqa: PTH123 - a descriptor
+        process = subprocess.Popen(
+            pinnace.argv("fetch", "--from", "release", "etcd"), env=pinnace.env(), stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux says so when the other side of a terminal is closed
+            while data := screen.read(4096):
+                shown += data
+        assert process.wait(60) == 0
+    assert b"\r\x1b[K" in shown
+    assert "✓".encode() in shown
+    assert b"installed in" in shown
+
+
+def test_versions_are_shown_for_people_and_programs(pinnace: Pinnace) -> None:
+    assert "kubernetes       1.36.3" in pinnace("version").stdout
+    rows = {row["name"]: row["version"] for row in json.loads(pinnace("version", "-o", "json").stdout)}
+    assert rows["kubernetes"] == "1.36.3"
+    assert "pinnace" in rows
 
 
 @pytest.mark.usefixtures("mirror")

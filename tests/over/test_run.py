@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from testbed.waiting import wait_until
+from over.left import assert_nothing_left
 
 if TYPE_CHECKING:
     from over.conftest import User
@@ -37,25 +37,14 @@ def job(command: str, image: str = "localhost/pinnace-test/busybox:1") -> str:
     return JOB % {"command": command, "image": image}
 
 
-def assert_nothing_left(user: User) -> None:
-    """No job, process, namespace or file of the user on any compute host."""
-    wait_until("the user's jobs to end", lambda: not user.run("squeue", "--me", "--noheader").stdout, limit=60)
-    for host in ("n1", "n2", "n3"):
-        wait_until("the user's processes to end", partial(no_process, user, host), limit=30)
-        pattern = f"pinnace-{user.uid}-*"
-        scratch = user.bed.run(["find", "/tmp", "-maxdepth", "1", "-name", pattern], user="root", on=host).stdout
-        assert not scratch, f"{host}: {scratch}"
-
-
-def no_process(user: User, host: str) -> bool:
-    """Whether no process of the user runs there, nor of the users that only exist inside the user's clusters."""
-    listing = user.bed.run(["ps", "-eo", "uid", "--no-headers"], user="root", on=host).stdout
-    return not any(int(uid) in user.uids for uid in listing.split())
-
-
 def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User) -> None:
     shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    (bob.home / "thesis").mkdir(exist_ok=True)
+    bob.write("thesis/chapter", "years of work")
+    before = {path.name for path in bob.home.iterdir()}
     result = bob.pinnace("run", "-N", "2", "-t", "10", "--image", "busybox.tar", "hello.yaml")
+    assert before <= {path.name for path in bob.home.iterdir()}, "a cluster's end took something of the user's with it"
+    assert (bob.home / "thesis" / "chapter").read_text() == "years of work"
     lines = re.findall(r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d)", result.stdout, re.MULTILINE)
     assert len(lines) == 2, result.stdout
     assert all(pod == host for pod, host, _ in lines)
@@ -99,15 +88,34 @@ def test_a_cancelled_run_ends_its_pods_in_order(bob: User) -> None:
     ).replace("command:", "volumeMounts: [{name: out, mountPath: /out}], command:")  # fmt: skip
     name = bob.write("trap.yaml", manifest)
     (bob.home / "term").unlink(missing_ok=True)
-    with bob.bed.popen(["pinnace", "run", "--image", "busybox.tar", name]) as process:
+    with bob.bed.popen(["pinnace", "run", "--image", "busybox.tar", name], user="bob") as process:
         assert process.stdout
-        assert "ready" in process.stdout.readline()
+        assert process.stderr
+        if "ready" not in process.stdout.readline():
+            pytest.fail(process.stderr.read())
         number = bob.run("squeue", "--me", "--noheader", "--format=%i").stdout.strip()
         bob.run("scancel", number)
         process.communicate(timeout=60)
     assert process.returncode != 0
     assert (bob.home / "term").read_text() == "got TERM\n"
     assert_nothing_left(bob)
+
+
+def test_logs_and_events_are_collected(bob: User) -> None:
+    name = bob.write("said.yaml", job("echo one; echo two"))
+    bob.pinnace("run", "--image", "busybox.tar", "--output-dir", "results/run", name)
+    (log,) = (bob.home / "results" / "run").glob("work-*_main.log")
+    assert log.read_text() == "one\ntwo\n"
+    events = json.loads((bob.home / "results" / "run" / "events.json").read_text())
+    assert "Started" in {event["reason"] for event in events}
+
+
+def test_a_dry_run_only_prints(bob: User) -> None:
+    shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    assert bob.pinnace("run", "-N", "2", "--dry-run", "hello.yaml").stdout.startswith("srun --job-name=pinnace-")
+    assert "#SBATCH --job-name=pinnace-default" in bob.pinnace("up", "--dry-run").stdout
+    assert not bob.run("squeue", "--me", "--noheader").stdout
+    assert not bob.pinnace("list", "-o", "name").stdout
 
 
 @pytest.mark.parametrize(

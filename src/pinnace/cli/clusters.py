@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,14 +16,16 @@ import click
 
 from pinnace.cli.output import OutputFormat, Steps, output_option, show
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
+from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
+from pinnace.cluster.collecting import Collector
 from pinnace.cluster.directory import Directory, all_clusters
 from pinnace.cluster.kubeconfig import merge, unmerge
 from pinnace.cluster.workload import Workload
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MANIFESTS = {".yaml", ".yml", ".json"}
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -29,6 +33,13 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 name_option = click.option("--name", help="Name of the cluster; one is made up without.")
 image_option = click.option(
     "--image", "images", multiple=True, type=FILE, metavar="FILE", help="Image archive for all nodes to load (repeat)."
+)
+publish_option = click.option(
+    "--publish",
+    multiple=True,
+    type=click.IntRange(1024, 65535),
+    metavar="PORT",
+    help="Let every host offer this port to the outside, leading to the NodePort of the same number (repeat).",
 )
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
@@ -51,6 +62,7 @@ def pick(name: str | None) -> Cluster:
 @name_option
 @slurm_options
 @image_option
+@publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @retain_option
@@ -61,6 +73,7 @@ def up(
     *,
     name: str | None,
     images: tuple[Path, ...],
+    publish: tuple[int, ...],
     local: bool,
     no_wait: bool,
     retain: bool,
@@ -73,6 +86,7 @@ def up(
         options=given_options(context),
         place=Place.LOCAL if local else Place.BATCH,
         images=images,
+        publish=publish,
         retain=retain,
     )
     if dry_run:
@@ -81,14 +95,13 @@ def up(
         click.echo(f"# sbatch {' '.join(options)}", err=True)
         return
     steps = Steps()
-    with _undone_on_failure(cluster):
-        with steps.step("submitted") as step:
-            cluster.start()
-            step.text = "started here" if local else f"submitted job {cluster.job_id}"
-        if no_wait:
-            return
-        with steps.step("cluster is ready") as step:
-            cluster.wait_ready(step.say)
+    with steps.step("submitted") as step:
+        cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
+        step.text = "started here" if local else f"submitted job {cluster.job_id}"
+    if no_wait:
+        return
+    with _undone_on_failure(cluster), steps.step("cluster is ready") as step:
+        cluster.wait_ready(step.say)
     merge(cluster.kubeconfig)
     click.echo(f"The current context is pinnace-{cluster.name}. Next: kubectl get nodes", err=True)
     if local:
@@ -104,8 +117,15 @@ def up(
 @name_option
 @slurm_options
 @image_option
+@publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
+@click.option(
+    "--output-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also collect the logs of all containers, and the events, in this directory.",
+)
 @retain_option
+@dry_option
 @click.pass_context
 def run(
     context: click.Context,
@@ -114,8 +134,11 @@ def run(
     arguments: tuple[str, ...],
     name: str | None,
     images: tuple[Path, ...],
+    publish: tuple[int, ...],
     local: bool,
+    output_dir: Path | None,
     retain: bool,
+    dry_run: bool,
 ) -> None:
     """Start a cluster, run a manifest or a script in it, and end it.
 
@@ -129,21 +152,66 @@ def run(
         options=given_options(context),
         place=Place.LOCAL if local else None,
         images=images,
+        publish=publish,
         retain=retain,
     )
+    if dry_run:
+        click.echo(shlex.join(cluster.command()))
+        return
     steps = Steps()
+    collector = Collector(output_dir) if output_dir else None
+    sys.exit(_run_in(cluster, steps, lambda: _run_workload(cluster, workload, arguments, steps, collector)))
+
+
+def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int]) -> int:
+    """Start a cluster, do the work, and end the cluster, whatever happens."""
+    cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
     try:
         with steps.step("cluster is ready") as step:
-            cluster.start()
             cluster.wait_ready(step.say)
-        code = _run_workload(cluster, workload, arguments, steps)
+        return work()
     finally:
         with steps.step("cluster has ended"):
             cluster.down()
-    sys.exit(code)
 
 
-def _run_workload(cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps) -> int:
+@click.command(name="run-workload")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@name_option
+@slurm_options
+@image_option
+@click.pass_context
+def run_workload(context: click.Context, *, script: Path, name: str | None, images: tuple[Path, ...]) -> None:
+    """Run a script written for KSI's run-workload.sh, as it is.
+
+    It finds K8S_CLUSTER_NAME (a context of kubectl's), K8S_CLUSTER_API, K8S_CLUSTER_API_TOKEN and K8S_PORT (a NodePort
+    that the hosts offer to the outside). The working directory is the host path /app of every node.
+    """
+    port = int(os.environ.get("K8S_PORT") or free_port())
+    cluster = Cluster(
+        name,
+        nodes=node_count(context),
+        options=given_options(context),
+        images=images,
+        binds={"/app": str(Path.cwd())},
+        publish=[port],
+    )
+
+    def work() -> int:
+        environment = os.environ | cluster.environment() | ksi.environment(cluster, port)
+        return subprocess.run(["bash", str(script)], env=environment, check=False).returncode
+
+    sys.exit(_run_in(cluster, Steps(), work))
+
+
+def free_port() -> int:
+    """A port of the range of NodePorts that nothing uses here; the nodes will say if it is taken there."""
+    return secrets.choice(range(30000, 32768))
+
+
+def _run_workload(
+    cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps, collector: Collector | None
+) -> int:
     kubectl = cluster.kubectl
     if file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir():
         environment = os.environ | cluster.environment()
@@ -151,11 +219,20 @@ def _run_workload(cluster: Cluster, file: str, arguments: tuple[str, ...], steps
     work = Workload(cluster.kubeconfig, kubectl)
     with steps.step(f"applied {file}"):
         work.apply(file)
+
+    def line(who: str, text: str) -> None:
+        click.echo(f"[{who}] {text}")
+        if collector:
+            collector.line(who, text)
+
     try:
-        return work.follow(lambda who, text: click.echo(f"[{who}] {text}"), cluster.check_alive)
+        return work.follow(line, cluster.check_alive)
     except KeyboardInterrupt:
         click.echo("interrupted: ending the workload in order", err=True)
         return 128 + signal.SIGINT
+    finally:
+        if collector:
+            collector.events(cluster.kubeconfig)
 
 
 @contextlib.contextmanager
@@ -233,6 +310,36 @@ def kubectl(name: str | None, words: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("name", required=False)
+def shell(name: str | None) -> None:
+    """Open a shell in which kubectl uses a cluster."""
+    cluster = pick(name)
+    program = os.environ.get("SHELL", "/bin/sh")
+    click.echo(f"kubectl uses the cluster {cluster.name} here; leave with `exit`.", err=True)
+    os.execve(program, [program], os.environ | cluster.environment())  # noqa: S606
+
+
+@click.command(name="port-forward", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--name", help="Name of the cluster.")
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="TYPE/NAME [LOCAL:]REMOTE...")
+def port_forward(name: str | None, words: tuple[str, ...]) -> None:
+    """Bring a port of a pod or Service to this machine; kubectl's own command."""
+    cluster = pick(name)
+    argv = ["kubectl", "port-forward", *words]
+    os.execve(cluster.kubectl, argv, os.environ | cluster.environment())  # noqa: S606
+
+
+@click.command()
+@click.option("--name", help="Name of the cluster.")
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.argument("service")
+def url(name: str | None, namespace: str, service: str) -> None:
+    """Print where a Service can be reached from outside the cluster."""
+    for address in pick(name).service_urls(namespace, service):
+        click.echo(address)
+
+
+@click.command()
+@click.argument("name", required=False)
 @click.argument("service", required=False)
 def logs(name: str | None, service: str | None) -> None:
     """Print the logs of a cluster's components (all, or those of one)."""
@@ -243,4 +350,4 @@ def logs(name: str | None, service: str | None) -> None:
         click.echo(log.read_text(errors="replace"))
 
 
-COMMANDS = (up, run, list_clusters, status, down, kubeconfig, kubectl, logs)
+COMMANDS = (up, run, run_workload, list_clusters, status, down, kubeconfig, kubectl, shell, port_forward, url, logs)

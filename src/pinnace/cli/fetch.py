@@ -13,7 +13,7 @@ from pinnace.components.bundle import write_bundle
 from pinnace.components.fetch import fetch as fetch_components
 from pinnace.components.manifest import Component, architecture, select
 from pinnace.components.store import Store, Stores, site_root, user_root
-from pinnace.errors import UsageError
+from pinnace.errors import ComponentError, UsageError
 
 
 @click.command()
@@ -65,15 +65,22 @@ def fetch(
             deep=verify,
         )
         if not names:
-            progress.step("etcd", "preparing the first state of a cluster")
-            if ensure_seed(target.root, verified_binaries()):
-                progress.done("etcd", "the first state of a cluster is ready")
+            _prepare_seed(target.root, progress)
         if bundle:
             write_bundle(entries, bundle.absolute(), lambda label: progress.step(label, f"writing to {bundle}"))
             progress.done("bundle", str(bundle))
     finally:
         progress.clear()
     progress.done("fetch", f"{len(entries)} components are ready in {target.root}")
+
+
+def _prepare_seed(root: Path, progress: Progress) -> None:
+    """Save every later cluster some seconds. One that starts without a seed is none the worse."""
+    try:
+        if ensure_seed(root, verified_binaries()):
+            progress.done("seed", "the first state of a cluster is prepared")
+    except (OSError, ComponentError) as error:
+        progress.note("seed", f"the first state of a cluster could not be prepared, so clusters start later: {error}")
 
 
 def _rows(stores: Stores, components: list[Component], *, deep: bool) -> list[dict[str, Any]]:

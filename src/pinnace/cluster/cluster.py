@@ -25,10 +25,11 @@ from pinnace.cluster import launching
 from pinnace.cluster.directory import Directory, Run, verified_binaries
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError, PinnaceError, SlurmError
+from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
 from pinnace.slurm.commands import Slurm, submission_environment
-from pinnace.slurm.states import Phase
+from pinnace.slurm.states import JobState, Phase
 from pinnace.spec import ClusterSpec
 from pinnace.storage.directories import Directories
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 POLL = 0.05  # seconds between looks at files and processes; Slurm itself is asked once a second
 START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
-END_LIMIT = 90.0
+END_LIMIT = 60.0  # seconds; a drain takes 25 at most
 TAIL = 15
 
 Report = Callable[[str], None]
@@ -66,6 +67,8 @@ class Cluster:
         options: Sequence[str] = (),
         place: Place | None = None,
         images: Iterable[Path] = (),
+        binds: dict[str, str] | None = None,
+        publish: Iterable[int] = (),
         retain: bool = False,
     ) -> None:
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
@@ -74,6 +77,8 @@ class Cluster:
         self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if self.place is Place.ALLOCATION else nodes
         self.options = launching.with_memory(options, os.environ)
         self.images = list(images)
+        self.binds = binds or {}
+        self.publish = tuple(publish)
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,7 +96,7 @@ class Cluster:
 
     def start(self) -> None:
         """Make the directory and submit; does not wait for anything."""
-        self.directory.create(verified_binaries())
+        self.directory.create(verified_binaries(), binds=self.binds, publish=self.publish)
         try:
             self.directory.add_images(self.images)
             self._launch()
@@ -105,16 +110,11 @@ class Cluster:
             script, options = self.script()
             self.directory.write_run(Run(job=self.slurm.sbatch(script, options), nodes=self.nodes))
             return
-        if self.place is Place.LOCAL:
-            argv, environment = launching.agent_argv(path), dict(os.environ)
-        elif self.place is Place.ALLOCATION:
-            argv, environment = launching.step_argv(path, launching.inside_options(os.environ)), dict(os.environ)
-        else:
-            options = [f"--job-name=pinnace-{self.name}", f"--comment=pinnace:{self.name}", *self.options]
-            argv, environment = launching.step_argv(path, options), submission_environment(os.environ)
+        inside = self.place is Place.ALLOCATION
+        environment = dict(os.environ) if inside else submission_environment(os.environ)
         with (path / "logs" / "job.log").open("ab") as log:
             self._process = subprocess.Popen(
-                argv,
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -123,6 +123,16 @@ class Cluster:
                 preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
             )
         self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes))
+
+    def command(self) -> list[str]:
+        """What starts the agents, for a cluster that ends with us."""
+        path = self.directory.path
+        if self.place is Place.LOCAL:
+            return launching.agent_argv(path)
+        if self.place is Place.ALLOCATION:
+            return launching.step_argv(path, launching.inside_options(os.environ))
+        options = [f"--job-name=pinnace-{self.name}", f"--comment=pinnace:{self.name}", *self.options]
+        return launching.step_argv(path, options)
 
     def script(self) -> tuple[str, list[str]]:
         """What ``sbatch`` would get."""
@@ -143,7 +153,7 @@ class Cluster:
             if ready is not None and ready != said:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
-            if ready == self.nodes:
+            if ready == self.nodes and self._controllers_work(api):
                 return
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -160,6 +170,15 @@ class Cluster:
         except (ApiError, OSError, http.client.HTTPException):
             return None
         return sum(_takes_pods(node) for node in nodes)
+
+    @staticmethod
+    def _controllers_work(api: Api) -> bool:
+        """Whether the controller-manager has begun: nobody else makes the service account of this namespace."""
+        try:
+            api.get("/api/v1/namespaces/kube-public/serviceaccounts/default")
+        except (ApiError, OSError, http.client.HTTPException):
+            return False
+        return True
 
     def _wait_for_head(self, report: Report) -> dict[str, Any]:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
@@ -238,6 +257,23 @@ class Cluster:
         path = f"{Path(self.kubectl).parent}:{os.environ.get('PATH', '')}"
         return {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
 
+    def service_urls(self, namespace: str, service: str) -> list[str]:
+        """Where the published NodePorts of a Service can be reached from the site's network."""
+        api = Api(self.kubeconfig)
+        try:
+            found = api.get(f"/api/v1/namespaces/{namespace}/services/{service}")
+        except ApiError as error:
+            raise ClusterError(f"Service {namespace}/{service}: {error}") from error
+        published = self.directory.spec.publish
+        ports = [port["nodePort"] for port in found["spec"]["ports"] if port.get("nodePort") in published]
+        if not ports:
+            raise ClusterError(
+                f"no port of {namespace}/{service} is published on the hosts",
+                hint=f"Use `pinnace port-forward svc/{service} …`; or give it a NodePort, and that port to --publish.",
+            )
+        hosts = [about["address"] for index in range(self.nodes) if (about := self.directory.node(index))]
+        return [f"http://{host}:{port}" for port in ports for host in hosts]
+
     @property
     def job_id(self) -> int | None:
         run = self.directory.run
@@ -273,43 +309,42 @@ class Cluster:
             )
 
     def _end(self) -> None:
-        if self._process is not None:
-            self._tell_agents(self._process)
-            try:
-                self._process.wait(END_LIMIT)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            return
+        """Ask the head to end in order; where it cannot be asked, let Slurm or the kernel end it."""
+        asked = ask_to_stop(self.directory.path) if (self.directory.path / "cluster.json").exists() else False
         run = self.directory.run
-        if run is None:
-            return
-        if run.job is not None:
-            self.slurm.scancel(run.job)
-            self._wait_job_gone(run.job)
-        elif run.pid is not None and run.host == os.uname().nodename:
+        if self._process is not None:
+            self._end_process(self._process, asked=asked)
+        elif run and run.job is not None:
+            if not (asked and self._job_gone(run.job)):
+                self.slurm.scancel(run.job)
+                if not self._job_gone(run.job):
+                    raise SlurmError(f"job {run.job} does not end", hint=f"See `squeue -j {run.job}`.")
+        elif run and run.pid is not None and not asked and run.host == os.uname().nodename:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(run.pid, signal.SIGTERM)
 
-    def _tell_agents(self, process: subprocess.Popen[bytes]) -> None:
-        """Let the agents end in order. srun itself would kill them at once, so Slurm has to tell them."""
-        head = self.directory.node(0)
-        if head and "step" in head:
-            self.slurm.scancel(head["step"], "--signal=TERM")
-        else:
+    @staticmethod
+    def _end_process(process: subprocess.Popen[bytes], *, asked: bool) -> None:
+        if not asked:
             process.terminate()
+        try:
+            process.wait(END_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
-    def _wait_job_gone(self, job: int) -> None:
+    def _job_gone(self, job: int) -> bool:
+        """Wait for a job's end. Whether it came."""
         deadline = time.monotonic() + END_LIMIT
         while time.monotonic() < deadline:
             jobs = self.slurm.squeue(job)
-            if not jobs or (jobs[0].state.phase is Phase.ENDED and jobs[0].state != "COMPLETING"):
-                return
+            if not jobs or (jobs[0].state.phase is Phase.ENDED and jobs[0].state is not JobState.COMPLETING):
+                return True
             time.sleep(0.1)
-        raise SlurmError(f"job {job} is still there after {END_LIMIT:.0f} s", hint=f"See `squeue -j {job}`.")
+        return False
 
     def __enter__(self) -> Self:
-        self.start()
+        self.start()  # undoes itself if it fails
         try:
             self.wait_ready()
         except BaseException:

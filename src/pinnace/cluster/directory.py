@@ -80,7 +80,14 @@ class Directory:
             raise ClusterError(f"there is no cluster {name!r}", hint=f"Your clusters: {known}.")
         return directory
 
-    def create(self, binaries: dict[str, str], ranges: Ranges | None = None) -> ClusterSpec:
+    def create(
+        self,
+        binaries: dict[str, str],
+        *,
+        ranges: Ranges | None = None,
+        binds: dict[str, str] | None = None,
+        publish: Iterable[int] = (),
+    ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or choose(routes(Path("/proc/net/route").read_text()))
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -93,20 +100,27 @@ class Directory:
                     hint=f"See `pinnace list`; end it with `pinnace down {self.name}`, or choose another --name.",
                 ) from None
             try:
-                return self._fill(binaries, ranges)
+                return self._fill(
+                    ClusterSpec(
+                        name=self.name,
+                        directory=self.path,
+                        ranges=ranges,
+                        binaries=binaries,
+                        seed=str(seed_directory() or ""),
+                        binds=binds or {},
+                        publish=tuple(publish),
+                    )
+                )
             except BaseException:
                 self.remove()
                 raise
 
-    def _fill(self, binaries: dict[str, str], ranges: Ranges) -> ClusterSpec:
+    def _fill(self, spec: ClusterSpec) -> ClusterSpec:
         for part in PARTS:
             (self.path / part).mkdir(mode=0o700)
-        spec = ClusterSpec(
-            name=self.name, directory=self.path, ranges=ranges, binaries=binaries, seed=str(seed_directory() or "")
-        )
         pki.write_secret(self.path / "secrets" / "link.key", secrets.token_bytes(32))
-        pki.create_control_plane(self.path / "secrets", ranges, spec.domain)
-        pause = one_binary_image(Path(binaries["pause"]), SANDBOX_IMAGE, architecture())
+        pki.create_control_plane(self.path / "secrets", spec.ranges, spec.domain)
+        pause = one_binary_image(Path(spec.binaries["pause"]), SANDBOX_IMAGE, architecture())
         (self.path / "images" / "pause.tar").write_bytes(pause)
         write_json(self.path / "cluster.json", spec.dump())
         return spec

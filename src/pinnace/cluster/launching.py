@@ -37,6 +37,7 @@ def step_argv(directory: Path, options: Sequence[str]) -> list[str]:
         *options,
         "--ntasks-per-node=1",
         "--kill-on-bad-exit=0",
+        "--no-kill",  # a host that fails takes its node along, not the cluster
         "--mpi=none",
         "--cpu-bind=none",
         "--input=none",
@@ -62,15 +63,15 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
         f"--output={directory / 'logs' / 'job.log'}",
         f"--comment=pinnace:{name}",
         f"--signal=B:TERM@{GRACE}",
+        "--no-kill",
         "--ntasks-per-node=1",
     ]
     step = step_argv(directory, ["--nodes=$SLURM_JOB_NUM_NODES", "--ntasks=$SLURM_JOB_NUM_NODES", "--overlap"])
     # The shell must fill in Slurm's own number, and nothing else.
     command = " ".join(word if "$SLURM" in word else shlex.quote(word) for word in step)
-    # Near the time limit Slurm tells this shell alone; it passes that on to the agents, which end in order. When the
-    # job is cancelled Slurm tells all of them itself.
+    # Near the time limit Slurm tells this shell alone, which asks the cluster to end in order.
     lines = [
-        "trap 'scancel --signal=TERM $SLURM_JOB_ID' TERM",
+        f"trap {shlex.quote(shlex.join(agent_argv(directory, '--stop')))} TERM",
         f"{command} &",
         "while kill -0 $! 2>/dev/null; do wait; done",
     ]

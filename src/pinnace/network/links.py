@@ -18,6 +18,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pinnace.network.control import CONTROL, hear
 from pinnace.network.handshake import HandshakeError, answer, dial
 from pinnace.network.tun import FRAME
 
@@ -174,12 +175,15 @@ def receive_to_tun(sock: socket.socket, tun: int) -> None:
             begin, end = 0, end - begin
 
 
-def serve(listener: socket.socket, secret: bytes, tun: int) -> None:
-    """Take in peers, for ever."""
+def serve(listener: socket.socket, secret: bytes, tun: int, stop: Callable[[], None]) -> None:
+    """Take in peers, for ever. ``stop`` is called when the user's own command asks the cluster to end."""
 
     def one(sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError, HandshakeError):
-            answer(sock, secret)
+            if answer(sock, secret) == CONTROL:
+                if hear(sock):
+                    stop()
+                return
             keep_alive(sock)
             receive_to_tun(sock, tun)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,11 +22,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.network import links, splice
+from pinnace.network import control, links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
+from pinnace.network.handshake import HandshakeError, dial
 from pinnace.node import namespaces, scratch
-from pinnace.node.init import Init
+from pinnace.node.init import END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, read_json, write_json
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 HELPER_PAUSE = 0.2  # seconds before a helper is started again
-HEAD_INTERVAL = 2.0  # seconds between looks at the head
+HEAD_PAUSE = 0.2  # seconds between attempts to reach the head
+ASKED = signal.SIGUSR1  # from a helper to the agent: end in order
 HEAD_LIMIT = 120.0  # seconds of silence after which a node gives up
 
 
@@ -79,6 +80,8 @@ def fork(work: Callable[[], None]) -> int:
     if pid == 0:
         code = 1
         try:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # for the agent, though Slurm may tell all
+                signal.signal(number, signal.SIG_IGN)
             die_with_parent(signal.SIGKILL)
             work()
             code = 0
@@ -101,7 +104,7 @@ class Agent:
         try:
             return self._run()
         finally:
-            shutil.rmtree(self.node.scratch, ignore_errors=True)
+            scratch.remove(self.node.scratch)
 
     def _run(self) -> int:
         node = self.node
@@ -117,6 +120,7 @@ class Agent:
             fork(self._issue_certificates)
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
+        published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
         keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
         _, descriptors, _, _ = socket.recv_fds(line, 64, 3)
@@ -125,7 +129,7 @@ class Agent:
         tun, way_out, door = descriptors
         helpers = {
             "links": lambda: self._carry(tun, links_at, servers),
-            "proxy": lambda: self._splice(way_out, door, api_at, servers),
+            "proxy": lambda: self._splice(way_out, door, api_at, published, servers),
         }
         if not node.is_head:
             agent = os.getpid()
@@ -152,12 +156,12 @@ class Agent:
     def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> int:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
 
-        def stop(*_: object) -> None:
+        def end(*_: object) -> None:
             with contextlib.suppress(OSError):
-                line.send(b"stop")
+                line.send(END)
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, ASKED):
+            signal.signal(number, end)
         running = {fork(work): name for name, work in helpers.items()}
         while True:
             pid, status = os.wait()
@@ -172,17 +176,27 @@ class Agent:
                 running[fork(helpers[name])] = name
 
     def _watch_head(self, agent: int) -> None:
-        """End this node when the control plane is gone for good: said by its own agent, or by its silence."""
-        spec, answered = self.node.cluster, time.monotonic()
-        while time.monotonic() - answered < HEAD_LIMIT:
-            time.sleep(HEAD_INTERVAL)
+        """End this node when the head has ended, by its own word or by its silence. An open link tells at once."""
+        spec, heard = self.node.cluster, time.monotonic()
+        while time.monotonic() - heard < HEAD_LIMIT:
             about = read_json(spec.node_file(HEAD))
             if about and ("failed" in about or "ended" in about):
                 break
-            with contextlib.suppress(OSError, TypeError, KeyError):
-                socket.create_connection((about["address"], about["links"]), timeout=5).close()
-                answered = time.monotonic()
-        os.kill(agent, signal.SIGTERM)
+            if about and "links" in about and self._hold_link(about["address"], about["links"]):
+                heard = time.monotonic()
+            time.sleep(HEAD_PAUSE)
+        os.kill(agent, ASKED)
+
+    def _hold_link(self, address: str, port: int) -> bool:
+        """Keep a link to the head open until its other end is gone. Whether there was one."""
+        try:
+            with socket.create_connection((address, port), timeout=5) as sock:
+                dial(sock, self.secret, self.node.index)
+                links.keep_alive(sock)
+                sock.recv(1)  # nothing is ever sent here
+        except (OSError, HandshakeError):
+            return False
+        return True
 
     def _carry(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
         """The process that moves packets between the wire, the links and the outside."""
@@ -190,7 +204,7 @@ class Agent:
 
         def find(peer: int) -> tuple[str, int] | None:
             about = read_json(node.cluster.node_file(peer))
-            return (about["address"], about["links"]) if about else None
+            return (about["address"], about["links"]) if about and "links" in about else None
 
         known: dict[int, links.Link] = {}
 
@@ -204,10 +218,26 @@ class Agent:
             return link
 
         egress = Egress(tun, int(ranges.resolver), lambda: servers)
-        threading.Thread(target=links.serve, args=(links_at, self.secret, tun), daemon=True).start()
+        agent = os.getppid()
+        listening = (links_at, self.secret, tun, lambda: os.kill(agent, ASKED))
+        threading.Thread(target=links.serve, args=listening, daemon=True).start()
         links.send_from_tun(tun, route, egress.packet)
 
-    def _splice(self, way_out: int, door: int, api_at: socket.socket | None, servers: list[str]) -> None:
+    @staticmethod
+    def _publish(port: int) -> socket.socket:
+        try:
+            return socket.create_server(("0.0.0.0", port), backlog=512)  # noqa: S104 - the user asked for it
+        except OSError as error:
+            raise OSError(error.errno, f"port {port} cannot be published: {error.strerror}") from error
+
+    def _splice(
+        self,
+        way_out: int,
+        door: int,
+        api_at: socket.socket | None,
+        published: list[socket.socket],
+        servers: list[str],
+    ) -> None:
         """The process that joins TCP connections across the border of the fabric."""
         ranges = self.node.cluster.ranges
         splicer = splice.Splicer()
@@ -225,18 +255,35 @@ class Agent:
         def to_api(_accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
             return inward.socket(), (str(ranges.node(0)), API_PORT)
 
+        def to_node_port(accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+            return inward.socket(), (self.node.address, accepted.getsockname()[1])
+
+        for sock in published:
+            splicer.listen(sock, to_node_port)
         splicer.listen(listener, to_outside)
         if api_at:
             splicer.listen(api_at, to_api)
         splicer.run()
 
 
+def ask_to_stop(directory: Path) -> bool:
+    """Ask a cluster's head to end it in order. Whether it heard."""
+    spec = ClusterSpec.load(directory.resolve())
+    head = read_json(spec.node_file(HEAD))
+    if not head or "links" not in head:
+        return False
+    return control.ask_to_stop(head["address"], head["links"], (spec.secrets / "link.key").read_bytes())
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pinnace-agent")
     parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--stop", action="store_true", help="ask the cluster to end, instead of being a node of it")
     parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
     parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     words = parser.parse_args(argv)
+    if words.stop:
+        return 0 if ask_to_stop(words.cluster) else 1
     # `ip` and `nft` are where administrators look for them, and users often do not.
     os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
     spec = ClusterSpec.load(words.cluster.resolve())

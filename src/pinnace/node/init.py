@@ -23,7 +23,7 @@ from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import ON_SCRATCH, VOLUMES, node_mounts
+from pinnace.node.mounts import LOCAL, VOLUMES, node_mounts
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, write_json
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
 RUN = Path("/run/pinnace")
+END = b"end"
 TICK = 0.02  # seconds between looks at what services wait for, while any does
 
 
@@ -78,10 +79,13 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        for name in ON_SCRATCH:
+        for name in ("root", *LOCAL):
             (self.node.scratch / name).mkdir(exist_ok=True)
-        for step in node_mounts(self.node.scratch):
-            step.execute()
+        for step in node_mounts(self.node.scratch, os.listdir("/"), self.node.cluster.binds):  # noqa: PTH208
+            try:
+                step.execute()
+            except OSError as error:
+                raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
         sethostname(self.node.name)
 
     def _network(self) -> None:
@@ -96,6 +100,7 @@ class Init:
         _feed(["nft", "-f", "-"], nft_rules(ranges, way_out.getsockname()[1]))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             die_with_parent(signal.SIGKILL)
             outside.close()
             attend(inside)
@@ -169,6 +174,7 @@ class Init:
         """Do something once, beside everything else."""
         pid = os.fork()
         if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             die_with_parent(signal.SIGKILL)
             try:
                 work()
@@ -206,9 +212,11 @@ class Init:
         self.supervisor.add(Service(name=name, argv=argv, log=log, environment=environment or {}, waits_for=waits_for))
 
     def _obey(self) -> None:
-        """The agent has spoken, or is gone. Said once, ``stop`` ends the node in order; said twice, at once."""
-        if self.line.recv(64) != b"stop" or self.drain:
+        """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""
+        if self.line.recv(64) != END:
             os._exit(0)
+        if self.drain:
+            return
         if self.node.is_head:
             self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
             self.drain = self._background(self._drain)

@@ -20,12 +20,15 @@ MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
+MS_UNBINDABLE = 0x20000
 MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
+
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,6 +59,10 @@ def mount(source: str, target: str, filesystem: str = "", flags: int = 0, data: 
 
 def umount2(target: str, flags: int = 0) -> None:
     _check(_libc.umount2(target.encode(), flags), "umount2", target)
+
+
+def pivot_root(new: str, old: str) -> None:
+    _check(_libc.syscall(SYS_PIVOT_ROOT, new.encode(), old.encode()), "pivot_root", new)
 
 
 def sethostname(name: str) -> None:

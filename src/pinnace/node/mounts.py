@@ -1,18 +1,46 @@
-"""The file systems of a node, as a plan that can be described before it is executed."""
+"""The file systems of a node, as a plan that can be described before it is executed.
+
+A node has a root directory of its own, on the host's disk, in which everything of the host's root appears at its
+place. So the kubelet may create ``/data`` for a pod that asks for it, and the user's working directory can be ``/app``,
+though neither may be created on the host. Changes of the host's mounts, such as automounted homes, are still seen.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.node.linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, mount
+from pinnace.node.linux import (
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_REC,
+    MS_SLAVE,
+    MS_UNBINDABLE,
+    mount,
+    pivot_root,
+    umount2,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
+    from typing import Protocol
 
+    class Step(Protocol):
+        """One thing to do inside the new mount namespace."""
+
+        def describe(self) -> str: ...
+        def execute(self) -> None: ...
+
+
+HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
+OWN = {"proc", "run"}  # not the host's
 VOLUMES = "/var/lib/pinnace/volumes"  # of the storage class `scratch`
-ON_SCRATCH = {"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log", "volumes": VOLUMES}
+LOCAL = {"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log", "volumes": VOLUMES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +60,81 @@ class Mount:
     def execute(self) -> None:
         mount(self.source, self.target, self.filesystem, self.flags, self.data)
         for directory in self.make:
-            os.makedirs(f"{self.target}/{directory}", mode=0o755, exist_ok=True)  # noqa: PTH103
+            Path(self.target, directory).mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
-def node_mounts(scratch: Path) -> list[Mount]:
-    """What kubelet and containerd find at their usual places: fresh, and on the node's own disk."""
-    plan = [
-        Mount(target="/", flags=MS_REC | MS_PRIVATE),
-        Mount(target="/proc", source="proc", filesystem="proc", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC),
-        Mount(target="/run", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """An entry of the host's root, at the same place in the node's."""
+
+    root: str
+    name: str
+
+    def describe(self) -> str:
+        return f"/{self.name} as it is"
+
+    def execute(self) -> None:
+        source, target = Path("/", self.name), Path(self.root, self.name)
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        elif source.is_dir():
+            target.mkdir()
+            mount(str(source), str(target), flags=MS_BIND | MS_REC)
+        elif source.is_file():
+            target.touch()
+            mount(str(source), str(target), flags=MS_BIND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory:
+    """A directory to be there."""
+
+    path: str
+
+    def describe(self) -> str:
+        return f"mkdir {self.path}"
+
+    def execute(self) -> None:
+        Path(self.path).mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pivot:
+    """Make a directory the root, and let go of the old one. See pivot_root(2) for why both names are a dot."""
+
+    root: str
+
+    def describe(self) -> str:
+        return f"pivot_root {self.root}"
+
+    def execute(self) -> None:
+        os.chdir(self.root)
+        pivot_root(".", ".")
+        umount2(".", MNT_DETACH)
+        os.chdir("/")
+
+
+def node_mounts(scratch: Path, entries: Iterable[str], binds: Mapping[str, str]) -> list[Step]:
+    """The plan. ``entries`` are the names in the host's root, ``binds`` leads from places in the node to the host's."""
+    root = str(scratch / "root")
+    steps: list[Step] = [
+        Mount(target="/", flags=MS_REC | MS_SLAVE),
+        Mount(target=root, source=root, flags=MS_BIND),
+        Mount(target=root, flags=MS_UNBINDABLE),  # or it would appear again in itself, below the mirror of /tmp
+        *(Mirror(root=root, name=name) for name in sorted(entries) if name not in OWN),
+        Directory(path=f"{root}/proc"),
+        Mount(target=f"{root}/proc", source="proc", filesystem="proc", flags=HARDENED),
+        Directory(path=f"{root}/run"),
+        Mount(target=f"{root}/run", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("pinnace", "lock", "containerd")),
-        Mount(target="/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
+        Mount(target=f"{root}/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("kubelet", "containerd", "cni", "etcd", "pinnace/volumes")),
-        Mount(target="/sys/fs/cgroup", filesystem="cgroup2", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC),
+        Mount(target=f"{root}/sys/fs/cgroup", filesystem="cgroup2", flags=HARDENED),
+        *(Mount(target=f"{root}{target}", source=str(scratch / name), flags=MS_BIND) for name, target in LOCAL.items()),
     ]  # fmt: skip
-    binds = [Mount(target=target, source=str(scratch / name), flags=MS_BIND) for name, target in ON_SCRATCH.items()]
-    return plan + binds
+    for target, source in binds.items():
+        steps += [
+            Directory(path=f"{root}{target}"),
+            Mount(target=f"{root}{target}", source=source, flags=MS_BIND | MS_REC),
+        ]
+    return [*steps, Pivot(root=root)]

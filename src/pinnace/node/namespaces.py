@@ -4,8 +4,12 @@
               │         PID 1 of the node: all its processes are below it, and end with it
               └─ root of the user namespace; stays behind to remove what belongs to mapped users
 
-If the agent ends, however it ends, the kernel tells the keeper; if the keeper ends, the kernel kills init, and with
-init every process of the node.
+The keeper stays in the host's mount namespace. There the node's directory holds nothing but the node's own files; in
+the node's namespace the user's home is mounted below it, and to remove it there would remove the home.
+
+If the agent ends, however it ends, the kernel tells the keeper, with SIGUSR2: Slurm may send SIGTERM to every process
+of a job that it ends, and that one is not for the keeper. If the keeper ends, the kernel kills init, and with init
+every process of the node.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -32,14 +35,16 @@ from pinnace.node.linux import (
     die_with_parent,
     unshare,
 )
-from pinnace.node.scratch import sweep
+from pinnace.node.scratch import remove, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-REST = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 IDS = 65536
+AGENT_GONE = signal.SIGUSR2
+WATCHED = {AGENT_GONE, signal.SIGCHLD}
 
 
 class NamespaceError(Exception):
@@ -138,13 +143,18 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
     if not _become_root(ready):
         return 1
     unshare(REST)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     agent = os.getppid()
     init = os.fork()
     if init == 0:
         die_with_parent(signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         try:
+            unshare(CLONE_NEWNS)
             inside(line)
         except BaseException:  # noqa: BLE001 - see above
             traceback.print_exc()
@@ -152,7 +162,7 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
             os._exit(1)
         os._exit(0)
     line.close()
-    die_with_parent(signal.SIGTERM)
+    die_with_parent(AGENT_GONE)
     if os.fork() == 0:
         die_with_parent(signal.SIGKILL)
         sweep(scratch.parent, uid)
@@ -161,9 +171,9 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         os.kill(init, signal.SIGKILL)
     status = None
     while status is None:
-        if signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) == signal.SIGTERM:
+        if signal.sigwait(WATCHED) == AGENT_GONE:
             os.kill(init, signal.SIGKILL)
         pid, ended = os.waitpid(-1, os.WNOHANG)
         status = ended if pid == init else None
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove(scratch)
     return max(0, os.waitstatus_to_exitcode(status))

@@ -25,6 +25,18 @@ def make(base: Path, uid: int) -> Path:
     return path
 
 
+def remove(path: Path) -> None:
+    """Remove a node's directory with all that is in it, unless something is mounted below it: that is not ours."""
+    if not mounts_below(path, Path("/proc/self/mountinfo").read_text()):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def mounts_below(path: Path, mountinfo: str) -> list[str]:
+    """The mount points at or below a path; see proc(5) for the format and its escapes."""
+    points = (line.split()[4].encode().decode("unicode_escape") for line in mountinfo.splitlines())
+    return [point for point in points if Path(point).is_relative_to(path)]
+
+
 def prefix(uid: int) -> str:
     return f"pinnace-{uid}-"
 
@@ -38,6 +50,6 @@ def sweep(base: Path, uid: int) -> None:
             descriptor = os.open(path / LOCK, os.O_RDWR)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                remove(path)
             finally:
                 os.close(descriptor)

@@ -30,6 +30,7 @@ PACKAGES = (
     "mariadb-client-core",
     "uidmap",
     "iproute2",
+    "iperf3",
     "nftables",
     "procps",
     "python3",

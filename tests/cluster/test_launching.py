@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pinnace.cluster.launching import cluster_script, inside_options, step_argv, with_memory
+
+DIRECTORY = Path("/home/a user/clusters/c")
+
+
+def test_one_agent_is_started_on_every_node() -> None:
+    argv = step_argv(DIRECTORY, ["--nodes=2"])
+    assert argv[:2] == ["srun", "--nodes=2"]
+    assert "--ntasks-per-node=1" in argv
+    assert argv[-4:] == ["-m", "pinnace.node.agent", "--cluster", str(DIRECTORY)]
+
+
+def test_inside_an_allocation_the_step_takes_all_of_it() -> None:
+    assert "--nodes=3" in inside_options({"SLURM_JOB_NUM_NODES": "3"})
+    assert "--overlap" in inside_options({"SLURM_JOB_NUM_NODES": "3"})
+
+
+def test_the_batch_script_is_valid_shell_and_quotes_what_it_must(tmp_path: Path) -> None:
+    script, options = cluster_script("c", DIRECTORY, ["--partition=main"])
+    assert options == ["--partition=main"]
+    assert "#SBATCH --signal=B:TERM@60" in script
+    assert "'/home/a user/clusters/c'" in script
+    assert "--nodes=$SLURM_JOB_NUM_NODES" in script
+    file = tmp_path / "script"
+    file.write_text(script)
+    subprocess.run(["bash", "-n", file], check=True, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "added"),
+    [
+        ([], {}, True),
+        (["--nodes=2"], {}, True),
+        (["--mem=8G"], {}, False),
+        (["--mem-per-cpu=2G"], {}, False),
+        (["--exclusive"], {}, False),
+        ([], {"SBATCH_MEM_PER_NODE": "8G"}, False),
+    ],
+)
+def test_memory_is_asked_for_only_if_the_user_does_not(
+    options: list[str], environment: dict[str, str], *, added: bool
+) -> None:
+    assert (with_memory(options, environment) != options) is added
