@@ -63,6 +63,16 @@ class ClusterSpec:
     def secrets(self) -> Path:
         return self.directory / "secrets"
 
+    @property
+    def volumes(self) -> Path:
+        return self.volumes_of(self.directory)
+
+    @staticmethod
+    def volumes_of(directory: Path) -> Path:
+        """Of the classes ``shared`` and ``shared-retain``: beside the clusters, because some outlive theirs."""
+        directory = directory.resolve()  # as the agents do, who may find it under another name
+        return directory.parent.parent / "volumes" / directory.name
+
     def node_file(self, index: int) -> Path:
         return self.directory / "nodes" / f"{index}.json"
 

@@ -154,7 +154,7 @@ def test_the_outside_is_reached_over_tcp_and_udp(cluster: Kubectl, clients: dict
 
 
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
-    names = ("containerd", "registry", "kubelet", "kube-proxy", "usage")
+    names = ("containerd", "registry", "kubelet", "kube-proxy", "usage", "storage")
     everywhere = {(node, name) for node in ("n1", "n2") for name in names}
     on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server")
     head = {("n1", name) for name in on_head}

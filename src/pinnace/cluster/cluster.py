@@ -27,8 +27,11 @@ from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError, PinnaceError, SlurmError
 from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
+from pinnace.node.namespaces import as_root
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
+from pinnace.spec import ClusterSpec
+from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -295,8 +298,15 @@ class Cluster:
     def down(self) -> None:
         """End the cluster in order and remove its directory, unless it is to be retained."""
         self._end()
+        volumes = Directories(ClusterSpec.volumes_of(self.directory.path))
         if not self.retain:
             self.directory.remove()
+        # The head has removed them, unless it was killed. What pods' users own, only root of their namespace can.
+        if not volumes.end() and not as_root(volumes.end):
+            raise ClusterError(
+                f"volumes of the cluster {self.name} are left in {volumes.root}",
+                hint="Remove them with `unshare --map-auto --map-root-user rm -r` where you have subordinate ids.",
+            )
 
     def _end(self) -> None:
         """Ask the head to end in order; where it cannot be asked, let Slurm or the kernel end it."""

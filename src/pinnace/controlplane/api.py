@@ -76,8 +76,11 @@ class Api:
     def get(self, path: str) -> Any:
         return self.request("GET", path)
 
-    def stream(self, path: str) -> Iterator[str]:
-        """The lines of an answer that goes on, such as a log that is followed; on a connection of its own."""
+    def stream(self, path: str, *, idle: float | None = None) -> Iterator[str]:
+        """The lines of an answer that goes on, such as a log that is followed; on a connection of its own.
+
+        A silence of ``idle`` seconds is an error, for those who would wait on a connection that nobody holds any more.
+        """
         connection = self._connect()
         with contextlib.closing(connection):
             connection.request("GET", path)
@@ -85,9 +88,13 @@ class Api:
             if response.status >= 400:
                 raise ApiError(response.status, response.read().decode(errors="replace"))
             if connection.sock:
-                connection.sock.settimeout(None)
+                connection.sock.settimeout(idle)
             for line in response:
                 yield line.decode(errors="replace").rstrip("\n")
+
+    def patch(self, path: str, body: object) -> Any:
+        """A merge patch."""
+        return self.request("PATCH", path, body, content_type="application/merge-patch+json")
 
     def create(self, path: str, body: object) -> None:
         """Create an object; that it exists already is as good."""

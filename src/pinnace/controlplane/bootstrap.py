@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError
-from pinnace.controlplane.objects import coredns_role, default_service_account, dns_objects, root_certificate
+from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +33,7 @@ def bootstrap(node: NodeSpec) -> None:
     ca = (node.cluster.secrets / "ca.crt").read_text()
     ranges = node.cluster.ranges
     deadline = time.monotonic() + LIMIT
-    first = [*default_service_account(), *root_certificate(ca), *coredns_role(), *dns_objects(ranges)]
-    create_all(api, first, until=deadline)
+    create_all(api, [*root_certificate(ca), *dns_objects(ranges), *of_every_cluster()], until=deadline)
     admit_nodes(api, node.cluster.ranges, until=deadline)
 
 
@@ -76,7 +75,7 @@ def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
             index = _index(ranges, node)
             pods = str(ranges.pods_of(index))
             patch = {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}}
-            api.request("PATCH", f"/api/v1/nodes/{name}", patch, content_type="application/merge-patch+json")
+            api.patch(f"/api/v1/nodes/{name}", patch)
         time.sleep(0.05 if not admitted else 0.5)
 
 

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
+SHARED = "pinnace.local/shared"  # the provisioners of the storage classes
+SCRATCH = "pinnace.local/scratch"
+
 
 def default_service_account() -> list[tuple[str, Object]]:
     """What the controller-manager would create some seconds later, and without which no pod is admitted."""
@@ -47,24 +50,68 @@ def dns_objects(ranges: Ranges) -> list[tuple[str, Object]]:
 
 def coredns_role() -> list[tuple[str, Object]]:
     """What CoreDNS may see."""
+    watched = ["list", "watch"]
+    return _role(
+        "pinnace:coredns",
+        {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": watched},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": watched},
+    )
+
+
+def storage_role() -> list[tuple[str, Object]]:
+    """What the provisioner of volumes may do (see ``pinnace.storage``)."""
+    changes = ["list", "watch", "patch"]
+    return _role(
+        "pinnace:storage",
+        {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": [*changes, "create", "delete"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": changes},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]},
+    )
+
+
+def storage_classes() -> list[tuple[str, Object]]:
+    """The kinds of volumes, as users ask for them."""
     return [
+        _storage_class("shared", SHARED, annotations={"storageclass.kubernetes.io/is-default-class": "true"}),
+        _storage_class("shared-retain", SHARED, reclaim="Retain"),
+        _storage_class("scratch", SCRATCH, binding="WaitForFirstConsumer"),
+    ]
+
+
+def of_every_cluster() -> list[tuple[str, Object]]:
+    """What is the same in every cluster; the seed has it already."""
+    return [*default_service_account(), *coredns_role(), *storage_role(), *storage_classes()]
+
+
+def _storage_class(
+    name: str,
+    provisioner: str,
+    *,
+    reclaim: str = "Delete",
+    binding: str = "Immediate",
+    annotations: dict[str, str] | None = None,
+) -> tuple[str, Object]:
+    body = make_object("storage.k8s.io/v1", "StorageClass", name) | {
+        "provisioner": provisioner,
+        "reclaimPolicy": reclaim,
+        "volumeBindingMode": binding,
+        "allowVolumeExpansion": True,
+    }
+    body["metadata"]["annotations"] = annotations or {}
+    return "/apis/storage.k8s.io/v1/storageclasses", body
+
+
+def _role(name: str, *rules: Object) -> list[tuple[str, Object]]:
+    """A ClusterRole, and its binding to the user of the same name."""
+    group = "rbac.authorization.k8s.io"
+    return [
+        (f"/apis/{group}/v1/clusterroles", make_object(f"{group}/v1", "ClusterRole", name) | {"rules": list(rules)}),
         (
-            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-            make_object("rbac.authorization.k8s.io/v1", "ClusterRole", "pinnace:coredns")
-            | {
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "resources": ["endpoints", "services", "pods", "namespaces"],
-                        "verbs": ["list", "watch"],
-                    },
-                    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
-                ]
-            },
-        ),
-        (
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            binding("pinnace:coredns", role="pinnace:coredns", user="pinnace:coredns"),
+            f"/apis/{group}/v1/clusterrolebindings",
+            binding(name, role=name, user=name),
         ),
     ]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pinnace.controlplane import pki, processes
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import plant
-from pinnace.controlplane.objects import coredns_role, default_service_account
+from pinnace.controlplane.objects import of_every_cluster
 from pinnace.errors import ComponentError
 from pinnace.network.addresses import Ranges
 from pinnace.spec import ClusterSpec, NodeSpec, Share
@@ -71,7 +71,7 @@ def _first_start(scratch: Path, binaries: dict[str, str]) -> Path:
         with _running(argv, scratch / "apiserver.log") as apiserver:
             api = Api(_with_port(secrets / "admin.kubeconfig", port), timeout=2.0)
             _wait(lambda: api.healthy("/readyz"), apiserver, scratch / "apiserver.log")
-            for path, body in [*default_service_account(), *coredns_role()]:
+            for path, body in of_every_cluster():
                 api.create(path, body)
         for prefix in OF_ONE_CLUSTER:
             _delete(f"{short}/etcd.sock", prefix)

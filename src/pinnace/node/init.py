@@ -24,10 +24,12 @@ from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import LOCAL, node_mounts
+from pinnace.node.mounts import LOCAL, VOLUMES, node_mounts
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, read_json, write_json
+from pinnace.storage.directories import Directories
+from pinnace.storage.provisioner import provisioner_argv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,6 +164,7 @@ class Init:
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
         late = _after(metrics.DELAY)
         self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
+        self._service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
 
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
@@ -228,10 +231,15 @@ class Init:
         if self.drain:
             return
         if self.node.is_head:
-            self.supervisor.stop("kube-controller-manager", "kube-scheduler")
-            self.drain = self._background(lambda: delete_pods(self.node))
+            self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
+            self.drain = self._background(self._drain)
         else:
             self.drain = self._background(wait_for_containers)
+
+    def _drain(self) -> None:
+        """What the head does last: only here are files of the pods' users ours to remove."""
+        delete_pods(self.node)
+        Directories(self.node.cluster.volumes).end()
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

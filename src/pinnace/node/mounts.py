@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
 OWN = {"proc", "run"}  # not the host's
-LOCAL = {"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log"}
+VOLUMES = "/var/lib/pinnace/volumes"  # of the storage class `scratch`
+LOCAL = {"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log", "volumes": VOLUMES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,7 @@ def node_mounts(scratch: Path, entries: Iterable[str], binds: Mapping[str, str])
         Mount(target=f"{root}/run", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("pinnace", "lock", "containerd")),
         Mount(target=f"{root}/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
-              make=("kubelet", "containerd", "cni", "etcd")),
+              make=("kubelet", "containerd", "cni", "etcd", "pinnace/volumes")),
         Mount(target=f"{root}/sys/fs/cgroup", filesystem="cgroup2", flags=HARDENED),
         *(Mount(target=f"{root}{target}", source=str(scratch / name), flags=MS_BIND) for name, target in LOCAL.items()),
     ]  # fmt: skip

@@ -102,15 +102,46 @@ def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, 
     return keeper, ours
 
 
-def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
-    uid = os.getuid()
+def as_root(work: Callable[[], bool]) -> bool:
+    """Do something as the owner of what the pods' users have left, in a user namespace. Whether it succeeded."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ours.close()
+            code = 0 if _become_root(theirs) and work() else 1
+        finally:
+            os._exit(code)
+    theirs.close()
+    try:
+        with ours:
+            if ours.recv(1) == b"u":
+                map_ids(child)
+                ours.send(b"m")
+    except NamespaceError:
+        return False
+    finally:
+        _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def _become_root(ready: socket.socket) -> bool:
+    """Enter a new user namespace, whose ids the other end of the line has to map. Whether it has."""
     unshare(CLONE_NEWUSER)
     ready.send(b"u")
     if ready.recv(1) != b"m":
-        return 1
+        return False
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
+    return True
+
+
+def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
+    uid = os.getuid()
+    if not _become_root(ready):
+        return 1
     unshare(REST)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

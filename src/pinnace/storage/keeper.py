@@ -1,0 +1,132 @@
+"""Keeps the volumes of one pool: an API object and a directory each, which come and go together."""
+
+from __future__ import annotations
+
+import datetime as dt
+import http
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pinnace.controlplane.api import ApiError
+from pinnace.storage import claims
+from pinnace.storage.directories import VolumeNameError, volume_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pinnace.controlplane.api import Api
+    from pinnace.storage.claims import Pool
+    from pinnace.storage.directories import Directories
+
+    Object = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """The next step for each claim and each volume of a pool."""
+
+    def __init__(self, api: Api, pool: Pool, directories: Directories) -> None:
+        self.api = api
+        self.pool = pool
+        self.directories = directories
+        self.said: dict[str, str] = {}
+        self.discarded = threading.Event()
+
+    def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
+        """Discard what nobody knows any more: we died while it was made, or its cluster was killed."""
+        self.directories.prepare()
+        held = [volume for volume in volumes if self.pool.holds(volume)]
+        known = {volume["spec"].get("local", {}).get("path", "").rpartition("/")[2] for volume in held}
+        known |= {name_for(claim) for claim in all_claims}
+        for name in self.directories.ephemeral() - known:
+            log.info("%s belongs to nothing: removing it", name)
+            self.directories.discard(name)
+        self.discarded.set()
+        threading.Thread(target=self._empty_trash, name="trash", daemon=True).start()
+
+    def _empty_trash(self) -> None:
+        """Beside everything else: a volume may have a million files."""
+        while self.discarded.wait():
+            self.discarded.clear()
+            self.directories.empty_trash()
+
+    def claim(self, claim: Object, volume: Object | None) -> None:
+        if self.pool.is_asked(claim):
+            if volume is None:
+                self._provision(claim)
+        elif volume is not None and self.pool.holds(volume):
+            self._expand(claim, volume)
+
+    def _provision(self, claim: Object) -> None:
+        name = claim["spec"]["storageClassName"]
+        storage_class = self.api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
+        if claims.waits_for_consumer(storage_class) and not claims.selected_node(claim):
+            return
+        if reason := claims.refusal(claim, self.pool.provisioner):
+            self._say(claim, reason)
+            return
+        ephemeral = storage_class.get("reclaimPolicy", "Delete") == "Delete"
+        try:
+            path = self.directories.make(name_for(claim), ephemeral=ephemeral)
+        except OSError as error:
+            self._say(claim, f"its directory cannot be made: {error}")
+            raise
+        self.api.create("/api/v1/persistentvolumes", claims.volume_for(claim, storage_class, self.pool, path))
+        log.info("made %s", path)
+
+    def _say(self, claim: Object, text: str) -> None:
+        """Tell the user, once: in the claim's events."""
+        uid, namespace = claim["metadata"]["uid"], claim["metadata"]["namespace"]
+        if self.said.get(uid) != text:
+            now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            event = claims.refusal_event(claim, self.pool.provisioner, text, now)
+            self.api.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
+            self.said[uid] = text
+
+    def _expand(self, claim: Object, volume: Object) -> None:
+        metadata = claim["metadata"]
+        of_volume, of_claim = claims.expansion(claim, volume)
+        if of_volume:
+            self.api.patch(f"/api/v1/persistentvolumes/{volume['metadata']['name']}", of_volume)
+        if of_claim:
+            path = f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{metadata['name']}/status"
+            self.api.patch(path, of_claim)
+
+    def volume(self, volume: Object) -> None:
+        if not self.pool.holds(volume):
+            return
+        try:
+            name = self.directories.name_of(volume["spec"]["local"]["path"])
+        except (VolumeNameError, KeyError) as error:
+            log.warning("%s says that it is ours and is not: %r", volume["metadata"]["name"], error)
+            return
+        fate = claims.fate(volume)
+        if fate is claims.Fate.STAYS:
+            self.directories.mark(name, ephemeral=claims.is_ephemeral(volume))
+            return
+        if fate is claims.Fate.REMOVE:
+            self.directories.discard(name)
+            self.discarded.set()
+            log.info("removed %s", name)
+        else:
+            self.directories.mark(name, ephemeral=False)
+        let_go(self.api, volume)
+
+
+def name_for(claim: Object) -> str:
+    metadata = claim["metadata"]
+    return volume_name(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def let_go(api: Api, volume: Object) -> None:
+    """Delete a volume's object. Our finalizer goes last."""
+    path = f"/api/v1/persistentvolumes/{volume['metadata']['name']}"
+    try:
+        left = api.request("DELETE", path)
+        if claims.FINALIZER in left["metadata"].get("finalizers", ()):
+            api.patch(path, claims.without_finalizer(left))
+    except ApiError as error:
+        if error.code != http.HTTPStatus.NOT_FOUND:
+            raise

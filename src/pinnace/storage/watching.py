@@ -1,0 +1,74 @@
+"""All objects of a kind, as they are now and as they change: a list, then a watch, then again.
+
+The list that begins every round is also the look at everything that a level-triggered controller needs from time to
+time, whether or not something was missed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pinnace.controlplane.api import Api, ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ROUND = 120  # seconds until everything is listed anew
+PAUSE = 0.1  # seconds before the next try when the API does not answer, or not as it should
+LONGEST_PAUSE = 2.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """All objects of a kind."""
+
+    kind: str
+    objects: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """One object, as it is now, or as it was when it went."""
+
+    kind: str
+    object: dict[str, Any]
+    gone: bool
+
+
+def watch(kubeconfig: Path, kind: str, tell: Callable[[Listed | Changed], None]) -> threading.Thread:
+    """Tell of all objects of a kind (a resource of the core API) for ever, from a thread of its own."""
+    thread = threading.Thread(target=_rounds, args=(Api(kubeconfig), kind, tell), name=kind, daemon=True)
+    thread.start()
+    return thread
+
+
+def _rounds(api: Api, kind: str, tell: Callable[[Listed | Changed], None]) -> None:
+    pause = PAUSE
+    while True:
+        begun = time.monotonic()
+        try:
+            _round(api, kind, tell)
+        except (ApiError, OSError, http.client.HTTPException, ValueError) as error:
+            log.warning("watching %s: %s", kind, error or type(error).__name__)
+        pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
+        time.sleep(pause)
+
+
+def _round(api: Api, kind: str, tell: Callable[[Listed | Changed], None]) -> None:
+    listing = api.get(f"/api/v1/{kind}")
+    tell(Listed(kind=kind, objects=listing["items"]))
+    query = f"watch=true&timeoutSeconds={ROUND}&resourceVersion={listing['metadata']['resourceVersion']}"
+    for line in api.stream(f"/api/v1/{kind}?{query}", idle=ROUND + 10.0):
+        event = json.loads(line)
+        if event["type"] == "ERROR":  # most often 410: what we know is too old to go on from
+            raise ApiError(event["object"].get("code", 0), event["object"].get("message", ""))
+        tell(Changed(kind=kind, object=event["object"], gone=event["type"] == "DELETED"))
