@@ -133,7 +133,9 @@ def kubelet_config(node: NodeSpec, *, resolv_conf: str, system_reserved: dict[st
         "evictionHard": {"nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "5s",
-        "syncFrequency": "10s",
+        # Changes of ConfigMaps and Secrets are known at once, and reach a running pod's files with its next sync.
+        "configMapAndSecretChangeDetectionStrategy": "Watch",
+        "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "staticPodPath": "",
     }
