@@ -46,3 +46,9 @@ def node_mounts(scratch: Path) -> list[Mount]:
     for name, target in (("kubelet", "/var/lib/kubelet"), ("containerd", "/var/lib/containerd"), ("log", "/var/log")):
         plan.append(Mount(target=target, source=str(scratch / name), flags=MS_BIND))
     return plan
+
+
+def file_system(target: str, table: str) -> str:
+    """The type of the file system that is mounted on a directory, from /proc/self/mounts; empty if none is."""
+    types = [words[2] for words in map(str.split, table.splitlines()) if words[1] == target]
+    return types[-1] if types else ""
