@@ -125,7 +125,12 @@ def test_large_frames_arrive_whole(peer: Peer) -> None:
     assert arrives(link, peer, b"first")
     os.set_blocking(peer.tun.fileno(), True)
     payload = os.urandom(60_000)
-    sender = threading.Thread(target=lambda: [link.send(frame(payload)) for _ in range(200)])
+
+    def send() -> None:
+        for _ in range(200):
+            link.send(frame(payload))
+
+    sender = threading.Thread(target=send)
     sender.start()
     received = peer.tun.read(100 * len(payload))
     assert all(received[n : n + len(payload)] == payload for n in range(0, len(received), len(payload)))

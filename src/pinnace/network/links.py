@@ -109,10 +109,11 @@ class Link:
         while time.monotonic() < deadline:
             try:
                 self._begin(self._connect())
-                return
             except (OSError, HandshakeError):
                 time.sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
                 attempt += 1
+            else:
+                return
         with self._lock:
             self._waiting.clear()
             self._dialling = False
