@@ -88,8 +88,10 @@ def objects() -> list[Object]:
         once("own-dns", "cat /etc/resolv.conf", dnsPolicy="None", dnsConfig={
             "nameservers": ["192.0.2.53"], "searches": ["example"], "options": [{"name": "ndots", "value": "2"}]}),
         once("node-dns", "cat /etc/resolv.conf", dnsPolicy="Default"),
-        once("low-port", "httpd -p 81 && echo listening; ping -c 1 -W 2 127.0.0.1 > /dev/null && echo pinging",
-             of="busybox", securityContext={"runAsUser": 1234}),
+        once("low-port", "httpd -p 81 && echo listening", securityContext={"runAsUser": 1234}),
+        once("pings", "ping -c 1 -W 2 127.0.0.1 > /dev/null && echo pinging", of="nettools",
+             securityContext={"runAsUser": 1234, "runAsGroup": 1234},
+             container={"securityContext": {"capabilities": {"drop": ["ALL"]}}}),
         once("dev-shm", "df /dev/shm | tail -1 | cut -d' ' -f1; touch /dev/shm/x && echo shared"),
     ]  # fmt: skip
 
@@ -119,7 +121,8 @@ def here(cluster: Kubectl) -> Iterator[Namespace]:
         ("limited", ["runs"]),
         ("named", ["192.0.2.7       one.example two.example"] * 2 + [f"me.there.{NAME}.svc.cluster.local"]),
         ("own-dns", ["search example", "nameserver 192.0.2.53", "options ndots:2"]),
-        ("low-port", ["listening", "pinging"]),
+        ("low-port", ["listening"]),
+        ("pings", ["pinging"]),
         ("dev-shm", ["shm", "shared"]),
         ("host-tree", ["/tree/bin/env", "refused"]),
     ],
