@@ -26,9 +26,9 @@ LIMIT = 10.0
 
 # A node's receiving side, in a process that can be killed. Its standard output is its TUN device.
 PEER = """
-import socket, sys
-from pinnace.network.handshake import answer
+import ctypes, signal, socket, sys
 from pinnace.network.links import serve
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that fails
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print(listener.getsockname()[1], file=sys.stderr, flush=True)
 serve(listener, sys.argv[2].encode(), 1)
