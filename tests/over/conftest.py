@@ -91,7 +91,7 @@ def site(bed: Bed, real_store: Path) -> Bed:
 
 @pytest.fixture(scope="session")
 def alice(site: Bed) -> User:
-    return make_user(site, "alice", "busybox", "nettools")
+    return make_user(site, "alice", "busybox", "nettools", "python")
 
 
 @pytest.fixture(scope="session")
@@ -117,8 +117,7 @@ def make_user(site: Bed, name: str, *images: str) -> User:
 @pytest.fixture(scope="session")
 def cluster(alice: User) -> Iterator[Kubectl]:
     """A cluster of two nodes that the tests share."""
-    alice.pinnace(
-        "up", "-N", "2", "--name", "shared", "--mem", "4G", "--image", "busybox.tar", "--image", "nettools.tar"
-    )
+    images = [word for image in ("busybox", "nettools", "python") for word in ("--image", f"{image}.tar")]
+    alice.pinnace("up", "-N", "2", "--name", "shared", "--mem", "4G", *images)
     yield Kubectl(user=alice, cluster="shared")
     alice.pinnace("down", "shared")

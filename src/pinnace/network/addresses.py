@@ -59,7 +59,7 @@ class Ranges:
         """The index of the node that an address lives on, if it is of the cluster."""
         if address in _Span(self.pods):
             return (address - int(self.pods.network_address)) >> 8
-        if address in _Span(self.nodes):
+        if address in _Span(self.nodes) and address != int(self.nodes.network_address):
             return address - int(self.nodes.network_address) - 1
         return None
 

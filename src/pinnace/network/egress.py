@@ -84,7 +84,7 @@ class Egress:
         protocol = frame[VNET_HEADER + 9]
         source, destination = struct.unpack_from("!II", frame, VNET_HEADER + 12)
         payload = frame[VNET_HEADER + header :]
-        with contextlib.suppress(OSError, struct.error):
+        with contextlib.suppress(OSError, struct.error, IndexError):  # a pod may send what is no packet
             if protocol == socket.IPPROTO_UDP:
                 sport, dport = struct.unpack_from("!HH", payload)
                 self._flow(protocol, (source, sport), (destination, dport)).sock.send(payload[8:])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LENGTH = struct.Struct("!I")
 WAITING_FRAMES = 256  # kept while a link is being made; more are dropped, as on any wire
 BACK_OFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
+GIVE_UP = 30.0  # seconds of dialling in vain, then until the next frame
 PATIENCE = 200  # milliseconds that a full link may hold up the node before packets for it are dropped
 RECEIVE_BUFFER = 1 << 20
 
@@ -59,17 +60,22 @@ class Link:
                     threading.Thread(target=self._dial, daemon=True, name=f"dial-{self.peer}").start()
             return
         try:
-            if self._rest and not self._flush(sock):
-                return
-            sent = sock.send(frame)
-            if sent < len(frame):
-                self._rest = bytes(frame[sent:])
-        except BlockingIOError:
-            if self._writable(sock):
-                self._rest = bytes(frame)
-                self._flush(sock)
+            self._send(sock, frame)
         except OSError:
-            self._drop(sock)
+            self.close()
+
+    def _send(self, sock: socket.socket, frame: memoryview) -> None:
+        if self._rest and not self._flush(sock):
+            return
+        try:
+            sent = sock.send(frame)
+        except BlockingIOError:
+            if not self._writable(sock):
+                return
+            sent = 0
+        if sent < len(frame):
+            self._rest = bytes(frame[sent:])
+            self._flush(sock)
 
     def _flush(self, sock: socket.socket) -> bool:
         """Finish the frame that was cut off. A frame is never given up half-way."""
@@ -86,25 +92,43 @@ class Link:
         poll.register(sock, select.POLLOUT)
         return bool(poll.poll(PATIENCE))
 
-    def _drop(self, sock: socket.socket) -> None:
-        self._socket = None
+    def close(self) -> None:
+        """Give the connection up; the next frame makes another."""
+        sock, self._socket = self._socket, None
         self._rest = b""
-        sock.close()
+        if sock:
+            sock.close()
 
     def _dial(self) -> None:
-        """Make the connection, however long the peer takes to come; then send what has waited."""
+        """Make the connection, whatever happens on the way, and send what has waited.
+
+        Nobody is dialled for ever: a peer that never comes, or that no node has the address of, would cost a thread
+        each. The next frame begins anew.
+        """
+        deadline = time.monotonic() + GIVE_UP
         attempt = 0
-        while True:
+        while time.monotonic() < deadline:
             try:
-                sock = self._connect()
-                break
+                self._begin(self._connect())
             except (OSError, HandshakeError):
                 time.sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
                 attempt += 1
+            else:
+                return
         with self._lock:
-            for frame in self._waiting:
-                sock.sendall(frame)
             self._waiting.clear()
+            self._dialling = False
+
+    def _begin(self, sock: socket.socket) -> None:
+        """Use a connection from now on. The peer may be gone again before it has read what waited for it."""
+        with self._lock:
+            try:
+                while self._waiting:
+                    sock.sendall(self._waiting[0])
+                    self._waiting.popleft()
+            except OSError:
+                sock.close()
+                raise
             sock.setblocking(False)
             self._socket = sock
             self._dialling = False

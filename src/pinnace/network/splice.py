@@ -51,7 +51,7 @@ class Half:
         """Move as much as goes without waiting."""
         while not self.closed:
             moved = 0
-            if not self.finished and self.held < PIPE:
+            if not self.finished:
                 moved = self._fill()
             if self.held:
                 moved += self._drain()
@@ -100,7 +100,9 @@ class Pair:
             return selectors.EVENT_WRITE if sock is self.sockets[1] else 0
         events = 0
         for half in self.halves:
-            if half.source is sock and not half.finished and half.held < PIPE:
+            # What is held waits for the sink. How much a pipe takes is the kernel's secret: to wait for more while it
+            # may be full would be to spin.
+            if half.source is sock and not half.finished and not half.held:
                 events |= selectors.EVENT_READ
             if half.sink is sock and half.held:
                 events |= selectors.EVENT_WRITE

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 KUBELET_PORT = 10250
+# On other file systems the kubelet cannot tell its disk's size, and does not start if it has to.
+MEASURABLE = frozenset({"ext2", "ext3", "ext4", "xfs"})
 SANDBOX_IMAGE = "pinnace.local/pause:latest"
 
 
@@ -96,7 +98,9 @@ def reserved(share: Share, *, cpus: int, memory: int) -> dict[str, str]:
     return kept
 
 
-def kubelet_config(node: NodeSpec, *, resolv_conf: str, system_reserved: dict[str, str]) -> dict[str, Any]:
+def kubelet_config(
+    node: NodeSpec, *, resolv_conf: str, system_reserved: dict[str, str], file_system: str
+) -> dict[str, Any]:
     """A kubelet that leaves cgroups alone: all processes stay in the cgroup of the Slurm step."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -125,7 +129,7 @@ def kubelet_config(node: NodeSpec, *, resolv_conf: str, system_reserved: dict[st
         "failSwapOn": False,
         "cpuCFSQuota": False,
         "oomScoreAdj": 0,
-        "localStorageCapacityIsolation": False,
+        "localStorageCapacityIsolation": file_system in MEASURABLE,
         "serializeImagePulls": False,
         "maxParallelImagePulls": 4,
         "registerNode": True,
@@ -133,7 +137,9 @@ def kubelet_config(node: NodeSpec, *, resolv_conf: str, system_reserved: dict[st
         "evictionHard": {"nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "5s",
-        "syncFrequency": "10s",
+        # Changes of ConfigMaps and Secrets are known at once, and reach a running pod's files with its next sync.
+        "configMapAndSecretChangeDetectionStrategy": "Watch",
+        "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "staticPodPath": "",
     }

@@ -24,7 +24,7 @@ from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import LOCAL, VOLUMES, node_mounts
+from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, read_json, write_json
@@ -139,6 +139,7 @@ class Init:
             node,
             resolv_conf=_write(RUN / "resolv.conf", resolv),
             system_reserved=config.reserved(node.share, **host),
+            file_system=file_system("/var/lib/kubelet", Path("/proc/self/mounts").read_text()),
         )
         bin_dir = str(Path(node.binary("containerd")).parent)
         path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}

@@ -138,3 +138,9 @@ def node_mounts(scratch: Path, entries: Iterable[str], binds: Mapping[str, str])
             Mount(target=f"{root}{target}", source=source, flags=MS_BIND | MS_REC),
         ]
     return [*steps, Pivot(root=root)]
+
+
+def file_system(target: str, table: str) -> str:
+    """The type of the file system that is mounted on a directory, from /proc/self/mounts; empty if none is."""
+    types = [words[2] for words in map(str.split, table.splitlines()) if words[1] == target]
+    return types[-1] if types else ""

@@ -1,16 +1,23 @@
-"""runc without cgroups: the wrapper through which every container's bundle passes.
+"""runc without root: the wrapper through which every container's bundle passes.
 
-Slurm never delegates cgroups to users, so there is none that a container could be put into. The wrapper takes what
-concerns cgroups out of the bundle's ``config.json`` when a container is created; everything else goes to runc as it is.
+Slurm never delegates cgroups to users, so there is none that a container could be put into; and what the host mounted
+read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
+``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PING = "net.ipv4.ping_group_range"
 
 
 def wrapper_script(python: str, runc: str) -> str:
@@ -33,6 +40,48 @@ def without_cgroups(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"linux": linux}
 
 
+def keeping_read_only(config: dict[str, Any], read_only: Callable[[str], bool]) -> dict[str, Any]:
+    """The same with volumes no more writable than what they come from.
+
+    A hostPath is asked for as ``rw`` unless the pod says otherwise, and the kernel locks the flags of mounts that were
+    there before our user namespace: a site's read-only software tree could not be mounted at all.
+    """
+
+    def options(mount: dict[str, Any]) -> list[str]:
+        asked: list[str] = mount.get("options", [])
+        locked = "rw" in asked and {"bind", "rbind"} & set(asked) and read_only(mount["source"])
+        return [option for option in asked if option != "rw"] if locked else asked
+
+    return config | {"mounts": [mount | {"options": options(mount)} for mount in config.get("mounts", ())]}
+
+
+def with_ping(config: dict[str, Any], last_group: int) -> dict[str, Any]:
+    """The same with echo sockets for every user of a pod, as containerd gives where it is root (see icmp(7)).
+
+    The sandbox makes a pod's network namespace; a pod in the node's own has what the node has.
+    """
+    sandbox = config.get("annotations", {}).get("io.kubernetes.cri.container-type") == "sandbox"
+    own_network = any(namespace["type"] == "network" for namespace in config["linux"].get("namespaces", ()))
+    if not (sandbox and own_network):
+        return config
+    sysctl = {PING: f"0 {last_group}"} | config["linux"].get("sysctl", {})
+    return config | {"linux": config["linux"] | {"sysctl": sysctl}}
+
+
+def last_id(id_map: str) -> int:
+    """The highest identity of a user namespace, from /proc/self/gid_map."""
+    return max(int(inside) + int(count) for inside, _, count in map(str.split, id_map.splitlines())) - 1
+
+
+def is_read_only(path: str) -> bool:
+    """Whether a path lies on a mount that cannot be written."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:  # runc will say what is wrong with it
+        return False
+
+
 if __name__ == "__main__":
     path = Path(sys.argv[1]) / "config.json"
-    path.write_text(json.dumps(without_cgroups(json.loads(path.read_text()))))
+    bundle = keeping_read_only(without_cgroups(json.loads(path.read_text())), is_read_only)
+    path.write_text(json.dumps(with_ping(bundle, last_id(Path("/proc/self/gid_map").read_text()))))

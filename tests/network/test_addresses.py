@@ -1,0 +1,72 @@
+"""Which address belongs to whom."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from pinnace.network.addresses import CANDIDATES, Ranges, choose, routes
+
+RANGES = choose([])
+
+# A host with a default route, a local network, a /22, and a route to one host.
+TABLE = """\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+ib0\t00042A0A\t00000000\t0001\t0\t0\t0\t00FCFFFF\t0\t0\t0
+eth0\t0A6433C6\t0100A8C0\t0007\t0\t0\t0\tFFFFFFFF\t0\t0\t0
+"""
+
+
+def test_the_kernels_routes_are_read_without_the_default() -> None:
+    assert [str(network) for network in routes(TABLE)] == ["192.168.0.0/24", "10.42.4.0/22", "198.51.100.10/32"]
+
+
+def test_a_table_without_routes_is_empty() -> None:
+    assert routes(TABLE.splitlines()[0]) == []
+
+
+def test_ranges_shadow_no_network_of_the_site() -> None:
+    occupied = [IPv4Network("10.0.0.0/8"), *routes(TABLE)]
+    chosen = choose(occupied)
+    assert not any(network.overlaps(other) for network in chosen.all for other in occupied)
+
+
+def test_ranges_do_not_overlap_each_other() -> None:
+    first, second, third = RANGES.all
+    assert not first.overlaps(second)
+    assert not second.overlaps(third)
+    assert not first.overlaps(third)
+
+
+def test_a_site_that_uses_everything_is_told_so() -> None:
+    with pytest.raises(ValueError, match="pods"):
+        choose([IPv4Network(text) for text in CANDIDATES["pods"]])
+
+
+@pytest.mark.parametrize("index", [0, 1, 7, 254])
+def test_every_address_of_a_node_and_its_pods_is_owned_by_it(index: int) -> None:
+    assert RANGES.owner(int(RANGES.node(index))) == index
+    pods = RANGES.pods_of(index)
+    assert pods.subnet_of(RANGES.pods)
+    for address in (pods[0], pods[1], pods[-1]):
+        assert RANGES.owner(int(address)) == index
+
+
+@pytest.mark.parametrize("address", ["10.41.255.255", "10.43.0.0", "10.96.0.1", "8.8.8.8", "10.42.0.0"])
+def test_other_addresses_have_no_owner(address: str) -> None:
+    """Services are kube-proxy's, the outside is nobody's, and the first address of a network is no host's."""
+    assert RANGES.owner(int(IPv4Address(address))) is None
+
+
+def test_fixed_addresses_lie_in_their_ranges() -> None:
+    assert RANGES.api in RANGES.services
+    assert RANGES.dns in RANGES.services
+    assert RANGES.resolver in RANGES.nodes
+    assert RANGES.resolver not in {RANGES.node(index) for index in range(1000)}
+
+
+def test_ranges_survive_the_clusters_file() -> None:
+    assert Ranges.from_json(RANGES.to_json()) == RANGES

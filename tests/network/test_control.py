@@ -1,0 +1,39 @@
+"""Who may end a cluster: whoever knows its secret, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from pinnace.network.control import ask_to_stop
+from pinnace.network.links import serve
+
+SECRET = b"of this cluster"
+
+
+def head(heard: threading.Event) -> tuple[str, int]:
+    """A link port, as a head has one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    nowhere = os.open("/dev/null", os.O_WRONLY)
+    threading.Thread(target=serve, args=(listener, SECRET, nowhere, heard.set), daemon=True).start()
+    address: tuple[str, int] = listener.getsockname()
+    return address
+
+
+def test_the_user_is_heard() -> None:
+    heard = threading.Event()
+    assert ask_to_stop(*head(heard), SECRET)
+    assert heard.wait(5)
+
+
+def test_a_stranger_is_not() -> None:
+    heard = threading.Event()
+    assert not ask_to_stop(*head(heard), b"of another")
+    assert not heard.wait(0.2)
+
+
+def test_nobody_there_is_not_heard() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert not ask_to_stop("127.0.0.1", port, SECRET)

@@ -1,0 +1,100 @@
+"""Packets that we build ourselves, against known vectors; and UDP to the outside through real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pinnace.network.egress import Egress, checksum, ip_packet, udp_packet
+from pinnace.network.tun import VNET_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POD = int(IPv4Address("10.244.0.9"))
+LOOPBACK = int(IPv4Address("127.0.0.1"))
+RESOLVER = int(IPv4Address("10.42.255.254"))
+
+
+def test_the_checksum_of_rfc_1071() -> None:
+    data = bytes.fromhex("0001f203f4f5f6f7")
+    assert checksum(data) == 0x220D
+    assert checksum(data + struct.pack("!H", checksum(data))) == 0
+
+
+def test_the_checksum_of_an_odd_length_is_padded() -> None:
+    assert checksum(b"\x01") == checksum(b"\x01\x00")
+
+
+def test_an_ip_header_as_others_compute_it() -> None:
+    """The textbook header: 115 bytes of UDP from 192.168.0.1 to 192.168.0.199, TTL 64, not to be fragmented."""
+    source, destination = int(IPv4Address("192.168.0.1")), int(IPv4Address("192.168.0.199"))
+    packet = ip_packet(socket.IPPROTO_UDP, source, destination, bytes(95))
+    assert packet[:20].hex() == "45000073000040004011b861c0a80001c0a800c7"
+    assert len(packet) == 115
+
+
+def test_a_udp_packet_has_ports_length_and_payload() -> None:
+    packet = udp_packet((POD, 53), (LOOPBACK, 4000), b"answer")
+    assert checksum(packet[:20]) == 0
+    assert struct.unpack_from("!HHHH", packet, 20) == (53, 4000, 14, 0)
+    assert packet[28:] == b"answer"
+
+
+@pytest.fixture
+def wire() -> Iterator[tuple[socket.socket, int]]:
+    """What stands for the TUN device: packets written to one end come out of the other as they were."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.settimeout(5)
+    yield ours, theirs.fileno()
+    with contextlib.suppress(OSError):
+        ours.close()
+    os.dup2(os.open(os.devnull, os.O_RDWR), theirs.detach())  # the receiving thread may still write to it
+
+
+def frame(packet: bytes) -> memoryview:
+    return memoryview(bytes(VNET_HEADER) + packet)
+
+
+def test_udp_goes_out_and_its_answer_comes_back(wire: tuple[socket.socket, int]) -> None:
+    ours, tun = wire
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(5)
+        port = server.getsockname()[1]
+        Egress(tun, RESOLVER, list).packet(frame(udp_packet((POD, 4000), (LOOPBACK, port), b"question")))
+        data, peer = server.recvfrom(99)
+        assert data == b"question"
+        server.sendto(b"answer", peer)
+        answer = ours.recv(999)[VNET_HEADER:]
+    assert struct.unpack_from("!II", answer, 12) == (LOOPBACK, POD)
+    assert struct.unpack_from("!HH", answer, 20) == (port, 4000)
+    assert answer[28:] == b"answer"
+
+
+def test_the_resolvers_address_leads_to_the_hosts_name_server(wire: tuple[socket.socket, int]) -> None:
+    """The answer comes from the address that was asked, or the pod would not take it."""
+    ours, tun = wire
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(5)
+        port = server.getsockname()[1]
+        egress = Egress(tun, RESOLVER, lambda: ["127.0.0.1"])
+        egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")))
+        _, peer = server.recvfrom(99)
+        server.sendto(b"address", peer)
+        answer = ours.recv(999)[VNET_HEADER:]
+    assert struct.unpack_from("!II", answer, 12) == (RESOLVER, POD)
+
+
+def test_a_packet_that_is_cut_off_does_no_harm(wire: tuple[socket.socket, int]) -> None:
+    _, tun = wire
+    egress = Egress(tun, RESOLVER, list)
+    egress.packet(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]))
+    egress.packet(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")))

@@ -1,0 +1,261 @@
+"""Frames between nodes: they arrive whole, wait for a peer that is late, and survive a peer's restart."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from pinnace.network.handshake import answer
+from pinnace.network.links import LENGTH, Link, receive_to_tun, send_from_tun
+from pinnace.network.tun import FRAME, VNET_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = b"s" * 32
+LIMIT = 10.0
+
+# A node's receiving side, in a process that can be killed. Its standard output is its TUN device.
+PEER = """
+import ctypes, signal, socket, sys
+from pinnace.network.links import serve
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that fails
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print(listener.getsockname()[1], file=sys.stderr, flush=True)
+serve(listener, sys.argv[2].encode(), 1, lambda: None)
+"""
+
+
+@dataclass(kw_only=True)
+class Peer:
+    process: subprocess.Popen[bytes]
+    address: tuple[str, int]
+
+    @property
+    def tun(self) -> IO[bytes]:
+        assert self.process.stdout
+        return self.process.stdout
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(LIMIT)
+        assert self.process.stdout
+        assert self.process.stderr
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def start_peer(port: int = 0, secret: bytes = SECRET) -> Peer:
+    argv = [sys.executable, "-c", PEER, str(port), secret.decode()]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr
+    return Peer(process=process, address=("127.0.0.1", int(process.stderr.readline())))
+
+
+@pytest.fixture(autouse=True)
+def _close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what the links of a test hold: they themselves live as long as their node."""
+    made: list[Link] = []
+    original = Link.__init__
+
+    def remember(link: Link, *arguments: Any) -> None:
+        made.append(link)
+        original(link, *arguments)
+
+    monkeypatch.setattr(Link, "__init__", remember)
+    yield
+    for link in made:
+        link.close()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = start_peer()
+    yield peer
+    peer.kill()
+
+
+def frame(payload: bytes) -> memoryview:
+    return memoryview(LENGTH.pack(len(payload)) + payload)
+
+
+def arrives(link: Link, peer: Peer, payload: bytes) -> bool:
+    """Send a frame again and again until it comes out at the other end, as TCP would."""
+    os.set_blocking(peer.tun.fileno(), False)
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        link.send(frame(payload))
+        time.sleep(0.05)
+        if payload in (peer.tun.read() or b""):
+            return True
+    return False
+
+
+def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer) -> None:
+    """Those from before the link was made are not lost."""
+    link = Link(0, 1, SECRET, lambda _: peer.address)
+    for number in range(100):
+        link.send(frame(f"frame {number:4}".encode()))
+    assert peer.tun.read(1000) == b"".join(f"frame {number:4}".encode() for number in range(100))
+
+
+def test_a_peer_that_is_late_gets_what_has_waited() -> None:
+    addresses: dict[int, tuple[str, int]] = {}
+    link = Link(0, 1, SECRET, addresses.get)
+    link.send(frame(b"early"))
+    time.sleep(0.2)
+    peer = start_peer()
+    addresses[1] = peer.address
+    assert peer.tun.read(5) == b"early"
+    peer.kill()
+
+
+def test_large_frames_arrive_whole(peer: Peer) -> None:
+    """More at once than fits the sockets: the link holds the sender up, and never cuts a frame."""
+    link = Link(0, 1, SECRET, lambda _: peer.address)
+    assert arrives(link, peer, b"first")
+    os.set_blocking(peer.tun.fileno(), True)
+    payload = os.urandom(60_000)
+
+    def send() -> None:
+        for _ in range(200):
+            link.send(frame(payload))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    received = peer.tun.read(100 * len(payload))
+    assert all(received[n : n + len(payload)] == payload for n in range(0, len(received), len(payload)))
+    draining = threading.Thread(target=peer.tun.read, args=(100 * len(payload),))
+    draining.start()
+    sender.join(LIMIT)
+    draining.join(LIMIT)
+    assert not draining.is_alive()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_link_is_made_again_after_the_peer_restarts(*, elsewhere: bool) -> None:
+    """At the same port, as when its helper died; at another, as when its node did."""
+    peer = start_peer()
+    address = peer.address
+    link = Link(0, 1, SECRET, lambda _: address)
+    assert arrives(link, peer, b"before")
+    peer.kill()
+    for _ in range(5):
+        link.send(frame(b"lost"))
+        time.sleep(0.02)
+    peer = start_peer(0 if elsewhere else address[1])
+    address = peer.address
+    assert arrives(link, peer, b"after")
+    peer.kill()
+
+
+def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> None:
+    """It takes the handshake and is gone before it has read anything."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    address = silent.getsockname()
+    link = Link(0, 1, SECRET, lambda _: address)
+
+    def hang_up() -> None:
+        sock, _ = silent.accept()
+        answer(sock, SECRET)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    for _ in range(100):
+        link.send(frame(bytes(10_000)))
+    thread.join(LIMIT)
+    silent.close()
+    peer = start_peer()
+    address = peer.address
+    assert arrives(link, peer, b"after")
+    peer.kill()
+
+
+def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    link = Link(0, 1, SECRET, lambda _: address)
+    link.send(frame(b"first"))
+    sock, _ = listener.accept()
+    answer(sock, SECRET)
+    assert sock.recv(99)
+    time.sleep(0.1)
+
+    def break_off() -> None:
+        time.sleep(0.3)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+
+    thread = threading.Thread(target=break_off)
+    thread.start()
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        link.send(frame(bytes(60_000)))
+    thread.join(LIMIT)
+    listener.close()
+
+
+def test_a_stranger_gets_no_frame_through() -> None:
+    peer = start_peer(secret=b"x" * 32)
+    link = Link(0, 1, SECRET, lambda _: peer.address)
+    for _ in range(10):
+        link.send(frame(b"secret"))
+        time.sleep(0.02)
+    peer.process.kill()
+    assert peer.tun.read() == b""
+    peer.kill()
+
+
+def test_a_frame_of_impossible_length_ends_the_connection() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(LENGTH.pack(FRAME + 1))
+        with pytest.raises(Exception, match="impossible length"):
+            receive_to_tun(theirs, -1)
+
+
+def test_frames_that_come_in_pieces_are_put_together() -> None:
+    ours, theirs = socket.socketpair()
+    read_end, write_end = os.pipe()
+    with ours, theirs:
+        thread = threading.Thread(target=receive_to_tun, args=(theirs, write_end))
+        thread.start()
+        for byte in bytes(frame(b"piecemeal")) + bytes(frame(b"!")):
+            ours.sendall(bytes([byte]))
+        assert os.read(read_end, 9) == b"piecemeal"
+        assert os.read(read_end, 9) == b"!"
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(LIMIT)
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_packets_from_the_device_go_by_their_destination(peer: Peer) -> None:
+    link = Link(0, 1, SECRET, lambda _: peer.address)
+    device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    others: list[bytes] = []
+    threading.Thread(
+        target=send_from_tun,
+        args=(tun.detach(), {1: link}.get, lambda packet: others.append(bytes(packet))),
+        daemon=True,
+    ).start()
+    to_peer, to_outside, ipv6 = (
+        bytes(VNET_HEADER) + bytes([version << 4]) + bytes(15) + struct.pack("!I", destination) + b"payload"
+        for version, destination in ((4, 1), (4, 2), (6, 1))
+    )
+    for packet in (ipv6, to_outside, to_peer):
+        device.send(packet)
+    assert peer.tun.read(len(to_peer)) == to_peer
+    assert others == [to_outside]
+    device.detach()

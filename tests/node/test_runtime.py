@@ -1,0 +1,45 @@
+"""What the wrapper of runc does to a bundle, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinnace.node.runtime import PING, is_read_only, keeping_read_only, last_id, with_ping, without_cgroups
+
+
+def bind(source: str, *options: str) -> dict[str, Any]:
+    return {"destination": "/there", "type": "bind", "source": source, "options": ["rbind", "rprivate", *options]}
+
+
+def test_only_what_concerns_cgroups_is_taken_out() -> None:
+    config = {"linux": {"cgroupsPath": "/x", "resources": {}, "namespaces": [{"type": "pid"}]}, "process": {}}
+    assert without_cgroups(config) == {"linux": {"namespaces": [{"type": "pid"}]}, "process": {}}
+
+
+def test_a_volume_is_no_more_writable_than_what_it_comes_from() -> None:
+    proc = {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid"]}
+    config = {"mounts": [bind("/software", "rw"), bind("/home", "rw"), bind("/software", "ro"), proc]}
+    mended = keeping_read_only(config, lambda path: path == "/software")
+    assert mended["mounts"] == [bind("/software"), bind("/home", "rw"), bind("/software", "ro"), proc]
+
+
+def test_a_path_that_is_not_there_is_left_to_runc() -> None:
+    assert not is_read_only("/no/such/path")
+    assert not is_read_only("/tmp")
+
+
+def sandbox(*namespaces: str, kind: str = "sandbox", **linux: Any) -> dict[str, Any]:
+    types = [{"type": namespace} for namespace in namespaces]
+    return {"annotations": {"io.kubernetes.cri.container-type": kind}, "linux": {"namespaces": types, **linux}}
+
+
+def test_every_user_of_a_pod_may_ping_unless_the_pod_says_otherwise() -> None:
+    assert with_ping(sandbox("pid", "network"), 65536)["linux"]["sysctl"] == {PING: "0 65536"}
+    told = sandbox("network", sysctl={PING: "1 0"})
+    assert with_ping(told, 65536) == told
+    for other in (sandbox("pid"), sandbox("network", kind="container")):
+        assert with_ping(other, 65536) == other
+
+
+def test_the_last_group_of_a_user_namespace() -> None:
+    assert last_id("         0       2001          1\n         1     200000      65536\n") == 65536
