@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
+SWEEP_LIMIT = 20.0  # seconds
 WATCHED = {AGENT_GONE, signal.SIGCHLD}
 
 
@@ -142,6 +144,11 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
     uid = os.getuid()
     if not _become_root(ready):
         return 1
+    sweeper = os.fork()  # before there is a PID namespace: what is in that one dies with init
+    if sweeper == 0:
+        die_with_parent(signal.SIGKILL)
+        sweep(scratch.parent, uid)
+        os._exit(0)
     unshare(REST)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -163,17 +170,22 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         os._exit(0)
     line.close()
     die_with_parent(AGENT_GONE)
-    if os.fork() == 0:
-        die_with_parent(signal.SIGKILL)
-        sweep(scratch.parent, uid)
-        os._exit(0)
     if os.getppid() != agent:  # it ended before we asked to be told
         os.kill(init, signal.SIGKILL)
     status = None
     while status is None:
         if signal.sigwait(WATCHED) == AGENT_GONE:
             os.kill(init, signal.SIGKILL)
-        pid, ended = os.waitpid(-1, os.WNOHANG)
-        status = ended if pid == init else None
+        pid, ended = os.waitpid(init, os.WNOHANG)
+        status = ended if pid else None
     remove(scratch)
+    _wait_for(sweeper)
     return max(0, os.waitstatus_to_exitcode(status))
+
+
+def _wait_for(sweeper: int) -> None:
+    """Let the removal of what dead nodes left come to its end, but not for ever."""
+    deadline = time.monotonic() + SWEEP_LIMIT
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(sweeper, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.05)

@@ -18,11 +18,11 @@ LOCK = ".lock"
 
 def make(base: Path, uid: int) -> Path:
     """A fresh directory that no other user can have prepared or can look into. Locked while its node lives."""
-    path = Path(tempfile.mkdtemp(prefix=prefix(uid), dir=base))
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{prefix(uid)}", dir=base))
+    descriptor = os.open(fresh / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # held by the agent and the keeper, until both have ended
-    return path
+    return fresh.rename(base / fresh.name.removeprefix("."))  # only now does ``sweep`` see it
 
 
 def remove(path: Path) -> None:
@@ -47,7 +47,7 @@ def sweep(base: Path, uid: int) -> None:
         with contextlib.suppress(OSError):
             if path.is_symlink() or path.stat().st_uid != os.geteuid():
                 continue
-            descriptor = os.open(path / LOCK, os.O_RDWR)
+            descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)  # a removal may have begun with the lock
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove(path)
