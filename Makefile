@@ -49,7 +49,8 @@ check: setup ## The fast part of the tests: style, types, layers, units (under a
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
-	$(PYTEST) -m 'bed or build' --durations=10
+	$(PYTEST) -m 'bed or build' --ignore=tests/over --durations=5
+	$(PYTEST) -m 'bed or build' --durations=10 tests/over  # its shared cluster would be in the way of the bed's own tests
 
 .PHONY: demo
 demo: setup fetch ## From nothing to a Slurm job over two hosts, on a test bed of its own
