@@ -95,7 +95,7 @@ def test_a_host_that_dies_takes_its_node_along_and_not_the_cluster(bob: User) ->
         bob.pinnace("down", "loss")
     wait_until("n3 to be back", lambda: bob.bed.nodes().get("n3") == "idle", limit=60)
     # A host that lost its power still has the node's files. The user's next node there removes them.
-    bob.pinnace("run", "-w", "n3", bob.write("nothing.sh", "#!/bin/sh\n", 0o755))
+    bob.pinnace("run", "-N", "2", "-w", "n2,n3", bob.write("nothing.sh", "#!/bin/sh\n", 0o755))
     assert_nothing_left(bob)
 
 

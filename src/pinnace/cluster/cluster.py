@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pinnace.cluster import launching
 from pinnace.cluster.directory import Directory, Run, verified_binaries
 from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError, PinnaceError, SlurmError
 from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
@@ -359,8 +360,7 @@ class Cluster:
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
-    return ready and not node["spec"].get("taints")
+    return is_ready(node) and not node["spec"].get("taints")
 
 
 def describe_pending(job: Job) -> str:

@@ -67,8 +67,7 @@ def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
     while time.monotonic() < until:
         for node in api.get("/api/v1/nodes")["items"]:
             name = node["metadata"]["name"]
-            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
-            if not ready or name in admitted:
+            if not is_ready(node) or name in admitted:
                 continue
             admitted.add(name)
             taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != NOT_READY]
@@ -77,6 +76,11 @@ def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
             patch = {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}}
             api.patch(f"/api/v1/nodes/{name}", patch)
         time.sleep(0.05 if not admitted else 0.5)
+
+
+def is_ready(node: dict[str, Any]) -> bool:
+    """Whether a node's kubelet says that it takes pods, and is heard."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
 
 
 def _index(ranges: Ranges, node: dict[str, Any]) -> int:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.bootstrap import is_ready
 
 if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
-LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
+LIMIT = 20.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 TASKS = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
 
 
@@ -23,10 +24,17 @@ def delete_pods(node: NodeSpec) -> None:
     try:
         for namespace in {pod["metadata"]["namespace"] for pod in api.get("/api/v1/pods")["items"]}:
             api.request("DELETE", f"/api/v1/namespaces/{namespace}/pods")
-        while any(map(has_containers, api.get("/api/v1/pods")["items"])) and time.monotonic() < deadline:
+        while _some_run(api) and time.monotonic() < deadline:
             time.sleep(0.05)
     except (ApiError, OSError, http.client.HTTPException):
         wait_for_containers()  # nobody can be asked: they end by themselves, or with the node
+
+
+def _some_run(api: Api) -> bool:
+    """Whether a pod still runs on a node that answers; of the others nobody will say that they have ended."""
+    ready = {node["metadata"]["name"] for node in api.get("/api/v1/nodes")["items"] if is_ready(node)}
+    pods = api.get("/api/v1/pods")["items"]
+    return any(has_containers(pod) for pod in pods if pod["spec"].get("nodeName") in ready)
 
 
 def has_containers(pod: dict[str, Any]) -> bool:
