@@ -45,7 +45,7 @@ check: setup ## The fast part of the tests: style, types, layers, units (under a
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) -q -m 'not bed and not build'
+	$(PYTEST) -q -n 2 -m 'not bed and not build'
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
