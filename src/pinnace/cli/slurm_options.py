@@ -32,9 +32,7 @@ def slurm_options(command: Command) -> Command:
     """Add the options. The command gets what was given as ``slurm``, a list for sbatch or srun."""
     for name, short, takes, text in reversed(OPTIONS):
         names = [short, name] if short else [name]
-        command = click.option(*names, metavar=takes, help=text, expose_value=False, callback=_collect, is_eager=False)(
-            command
-        )
+        command = click.option(*names, metavar=takes, help=text, expose_value=False, callback=_collect)(command)
     flag = click.option("--exclusive", is_flag=True, help="Whole nodes.", expose_value=False, callback=_collect)
     return flag(command)
 

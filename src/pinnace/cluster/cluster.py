@@ -25,7 +25,7 @@ from pinnace.cluster import launching
 from pinnace.cluster.directory import Directory, Run, verified_binaries
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
-from pinnace.errors import ClusterError, PinnaceError, SlurmError
+from pinnace.errors import ClusterError, SlurmError
 from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
@@ -367,6 +367,3 @@ def describe_pending(job: Job) -> str:
     """What Slurm says of a job that waits."""
     start = f", expected to start {job.start}" if job.start else ""
     return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
-
-
-__all__ = ["Cluster", "PinnaceError", "Place"]

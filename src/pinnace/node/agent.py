@@ -114,7 +114,6 @@ class Agent:
         about = {"name": node.name, "address": host_address(node.name), "links": links_at.getsockname()[1]}
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
-            about["step"] = f"{about['job']}.{os.environ['SLURM_STEP_ID']}"
         api_at = None
         if node.is_head:
             fork(self._issue_certificates)

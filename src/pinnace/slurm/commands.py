@@ -12,7 +12,6 @@ from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
 FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%M", "%D", "%k")
@@ -98,16 +97,6 @@ class Slurm:
         """The names behind Slurm's short form of a list of nodes."""
         return self.cli("scontrol", "show", "hostnames", nodelist).split()
 
-    def end_of(self, job: int) -> str:
-        """What accounting says of an ended job: its state, as a text; empty where there is no accounting."""
-        try:
-            printed = self.cli(
-                "sacct", "--noheader", "--allocations", "--parsable2", "--format=State,ExitCode", "-j", str(job)
-            )
-        except SlurmError:
-            return ""
-        return printed.strip().splitlines()[0].split("|")[0] if printed.strip() else ""
-
 
 def parse_job(line: str) -> Job:
     """A line of squeue in our format."""
@@ -130,8 +119,3 @@ def parse_job(line: str) -> Job:
 def batch_script(directives: Sequence[str], command: str, *, shebang: str = "#!/bin/bash -l") -> str:
     """A batch script: its directives and its only command."""
     return "\n".join([shebang, *(f"#SBATCH {directive}" for directive in directives), "", command, ""])
-
-
-def write_script(path: Path, script: str) -> None:
-    path.write_text(script)
-    path.chmod(0o700)
