@@ -204,10 +204,11 @@ class Init:
         etcd.chmod(0o700)
         if node.cluster.seed:
             plant(Path(node.cluster.seed), etcd)
-        self._service("etcd", processes.etcd_argv(node, str(etcd)))
-        self._service("kube-apiserver", processes.apiserver_argv(node))
-        self._service("kube-controller-manager", processes.controller_manager_argv(node), waits_for=api)
-        self._service("kube-scheduler", processes.scheduler_argv(node), waits_for=api)
+        self._service("etcd", processes.etcd_argv(node, str(etcd)), essential=True)
+        self._service("kube-apiserver", processes.apiserver_argv(node), essential=True)
+        controllers = processes.controller_manager_argv(node)
+        self._service("kube-controller-manager", controllers, essential=True, waits_for=api)
+        self._service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=api)
         corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
         self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
         late = _after(metrics.DELAY)
@@ -219,11 +220,20 @@ class Init:
         name: str,
         argv: list[str],
         *,
+        essential: bool = False,
         environment: dict[str, str] | None = None,
         waits_for: Callable[[], bool] = lambda: True,
     ) -> None:
-        log = self.logs / f"{name}.log"
-        self.supervisor.add(Service(name=name, argv=argv, log=log, environment=environment or {}, waits_for=waits_for))
+        self.supervisor.add(
+            Service(
+                name=name,
+                argv=argv,
+                log=self.logs / f"{name}.log",
+                essential=essential,
+                environment=environment or {},
+                waits_for=waits_for,
+            )
+        )
 
     def _obey(self) -> None:
         """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""

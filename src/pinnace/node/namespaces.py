@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
+LAST_WORDS = 2048  # bytes that the first process may say when it ends
 SWEEP_LIMIT = 20.0  # seconds
 WATCHED = {AGENT_GONE, signal.SIGCHLD}
 
@@ -77,6 +78,13 @@ def map_ids(pid: int) -> None:
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:
             raise NamespaceError(f"{tool}: {result.stderr.strip()}")
+
+
+def last_words(line: socket.socket) -> str:
+    """Why the first process ended, if it could say so."""
+    with contextlib.suppress(OSError):
+        return line.recv(LAST_WORDS, socket.MSG_DONTWAIT).decode(errors="replace")
+    return ""
 
 
 def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, socket.socket]:
@@ -163,9 +171,11 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         try:
             unshare(CLONE_NEWNS)
             inside(line)
-        except BaseException:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - see above
             traceback.print_exc()
             sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                line.send(str(error).encode()[:LAST_WORDS])
             os._exit(1)
         os._exit(0)
     line.close()
