@@ -20,12 +20,13 @@ from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
 from pinnace.images import registry
 from pinnace.network.door import attend
-from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
+from pinnace.network.fabric import ip_batch, nft_rules, sysctls
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
-from pinnace.node.runtime import wrapper_script
+from pinnace.node.one_user import pretend
+from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, read_json, write_json
 from pinnace.storage.directories import Directories
@@ -57,6 +58,8 @@ class Init:
         wake, _ = self._signals()
         self._mounts()
         self._network()
+        if not last_id(Path("/proc/self/uid_map").read_text()):
+            pretend()
         self._services()
         poll = select.poll()
         poll.register(wake, select.POLLIN)
@@ -94,7 +97,7 @@ class Init:
         ranges, index = self.node.cluster.ranges, self.node.index
         tun = open_tun()
         _feed(["ip", "-batch", "-"], ip_batch(ranges, index))
-        for name, value in SYSCTLS.items():
+        for name, value in sysctls(last_id(Path("/proc/self/gid_map").read_text())).items():
             with contextlib.suppress(FileNotFoundError):
                 Path("/proc/sys", name).write_text(value)
         way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
