@@ -15,18 +15,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace.errors import PinnaceError
 from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import namespaces, scratch
+from pinnace.node import cache, namespaces, scratch
 from pinnace.node.init import END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
@@ -70,6 +70,14 @@ def allocated(environment: Mapping[str, str]) -> Share:
     return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
 
 
+def lease_images(node: NodeSpec) -> cache.Lease | None:
+    """A directory with the images of earlier clusters, if they may stay on this host."""
+    pool = cache.place(os.environ, os.getuid())
+    if not pool or not cache.prepare(pool, Path("/proc/self/mountinfo").read_text()):
+        return None
+    return cache.take(pool, cache.fitting(node.binary("containerd"), str(namespaces.given_ids())))
+
+
 def say(text: str) -> None:
     """For the agent's log, which the user is shown when a cluster does not start."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -99,13 +107,17 @@ class Agent:
 
     def __init__(self, node: NodeSpec) -> None:
         self.node = node
+        self.lease: cache.Lease | None = None
         self.secret = (node.cluster.secrets / "link.key").read_bytes()
 
     def run(self) -> int:
         try:
+            self.lease = lease_images(self.node)
             return self._run()
         finally:
             scratch.remove(self.node.scratch)
+            if self.lease:
+                cache.drop_unless_closed(self.lease)
 
     def _run(self) -> int:
         node = self.node
@@ -122,7 +134,9 @@ class Agent:
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
-        keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
+        keeper, line = namespaces.start(
+            lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._keeping()
+        )
         words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
         if not descriptors:
             raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
@@ -138,6 +152,23 @@ class Agent:
             return self._wait(keeper, line, helpers)
         finally:
             self._mark_ended()
+
+    def _keeping(self) -> namespaces.Keeping:
+        base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
+
+        def sweep() -> None:
+            scratch.sweep(base, uid)
+            if lease:
+                cache.sweep(lease.path.parent, lease.fits)
+
+        def end(in_order: bool) -> None:
+            scratch.remove(self.node.scratch)
+            if lease and in_order:
+                cache.close(lease)
+            elif lease:
+                cache.drop(lease.path)
+
+        return namespaces.Keeping(sweep=sweep, end=end)
 
     def _mark_ended(self) -> None:
         write_json(self.node.cluster.node_file(self.node.index), {"name": self.node.name, "ended": True})
@@ -278,17 +309,16 @@ def main(argv: list[str]) -> int:
     # `ip` and `nft` are where administrators look for them, and users often do not.
     os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
     spec = ClusterSpec.load(words.cluster.resolve())
-    base = Path(os.environ.get("PINNACE_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     try:
         node = NodeSpec(
             cluster=spec,
             index=words.index,
             name=words.name,
-            scratch=scratch.make(base, os.getuid()),
+            scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
         )
         return Agent(node).run()
-    except (OSError, namespaces.NamespaceError) as error:
+    except (OSError, namespaces.NamespaceError, PinnaceError) as error:
         message = f"{words.name} cannot be a node: {error}"
         write_json(spec.node_file(words.index), {"name": words.name, "failed": message})
         say(message)

@@ -22,9 +22,10 @@ from pinnace.images import registry
 from pinnace.network.door import attend
 from pinnace.network.fabric import ip_batch, nft_rules, sysctls
 from pinnace.network.tun import open_tun
-from pinnace.node import config
+from pinnace.node import cache, config, sealing
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
+from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
@@ -45,14 +46,24 @@ TICK = 0.02  # seconds between looks at what services wait for, while any does
 class Init:
     """The life of a node."""
 
-    def __init__(self, node: NodeSpec, line: socket.socket, python: str, name_servers: list[str]) -> None:
+    def __init__(
+        self,
+        node: NodeSpec,
+        line: socket.socket,
+        python: str,
+        name_servers: list[str],
+        lease: cache.Lease | None = None,
+    ) -> None:
         self.node = node
         self.line = line
         self.python = python
         self.name_servers = name_servers
         self.logs = node.cluster.logs(node.name)
         self.supervisor = Supervisor(self._report)
+        self.lease = lease
         self.drain = 0
+        self.importing = 0
+        self.sealing = 0
 
     def run(self) -> None:
         wake, _ = self._signals()
@@ -85,7 +96,9 @@ class Init:
     def _mounts(self) -> None:
         for name in ("root", *LOCAL):
             (self.node.scratch / name).mkdir(exist_ok=True)
-        for step in node_mounts(self.node.scratch, os.listdir("/"), self.node.cluster.binds):  # noqa: PTH208
+        containerd = self.lease.containerd if self.lease else None
+        entries = os.listdir("/")  # noqa: PTH208
+        for step in node_mounts(self.node.scratch, entries, self.node.cluster.binds, containerd):
             try:
                 step.execute()
             except OSError as error:
@@ -130,7 +143,7 @@ class Init:
             cni_config=str(cni),
             certs=f"{node.cluster.images}/hosts",
         )
-        self._background(self._import_images)
+        self.importing = self._background(self._import_images)
         resolv = "".join(
             f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
         )
@@ -150,6 +163,7 @@ class Init:
             "containerd",
             [node.binary("containerd"), "--config", _write(RUN / "containerd.toml", containerd)],
             environment=path,
+            waits_for=self._verified(),
         )
         registry_file = _write(RUN / "registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
         self._service(
@@ -170,8 +184,22 @@ class Init:
         self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
         self._service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
 
+    def _verified(self) -> Callable[[], bool]:
+        """Look whether the images of earlier clusters are still whole, while other things start."""
+        if not self.lease or not self.lease.parts:
+            return lambda: True
+        parts, done = self.lease.parts, RUN / "verified"
+
+        def verify() -> None:
+            cache.verify(sealing.ROOT, parts)
+            done.touch()
+
+        self._background(verify)
+        return done.exists
+
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
+        os.setpgid(0, 0)
         images = self.node.cluster.directory / "images"
         ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
         hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
@@ -255,14 +283,31 @@ class Init:
         delete_pods(self.node)
         Directories(self.node.cluster.volumes).end()
 
+    def _seal(self) -> int:
+        """Leave containerd so that the next cluster finds its images. Nobody may use it meanwhile."""
+        if self.importing:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.importing, signal.SIGKILL)
+        kubelet, containerd = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
+        if not containerd:
+            return 0
+        others = [kubelet] if kubelet else []
+        return self._background(lambda: sealing.seal(self.node.binary("ctr"), containerd=containerd, others=others))
+
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
+                if pid == self.sealing:
+                    os._exit(0 if status else IN_ORDER)
                 if pid == self.drain:
-                    os._exit(0)
+                    self.sealing = self._seal() if self.lease else 0
+                    if not self.sealing:
+                        os._exit(0)
+                if pid == self.importing:
+                    self.importing = 0
                 self.supervisor.reaped(pid, status)
 
     def _report(self) -> None:
