@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
 
 from pinnace.cli.output import OutputFormat, Steps, output_option, show
-from pinnace.cluster.directory import Directory, image_store, load_image
+from pinnace.cluster.directory import Directory, image_store, load_image, load_images_from
 from pinnace.errors import ImageError, UsageError
+from pinnace.images import credentials
+from pinnace.images.push import push as push_image
 from pinnace.images.reference import parse
+from pinnace.images.remote import Remote
 from pinnace.node import cache
 from pinnace.node.namespaces import as_root
+
+DASH = Path("-")
 
 
 @click.group()
@@ -25,18 +31,22 @@ def image() -> None:
 @click.option("--as", "new_name", metavar="NAME", help="Call the image so; for archives without a name of their own.")
 @click.option("--name", help="Only if this cluster exists. All your clusters see the image in any case.")
 def load(*, paths: tuple[Path, ...], new_name: str | None, name: str | None) -> None:
-    """Load images: OCI layouts (tar or directory), or what `docker save` writes."""
+    """Load images: OCI layouts (tar or directory), or what `docker save` writes. A dash is standard input."""
     if name:
         Directory.existing(name)
     if new_name and len(paths) > 1:
         raise UsageError("--as names one image: give one file")
     for path in paths:
-        if not path.exists():
+        if path != DASH and not path.exists():
             raise UsageError(f"there is no file {path}")
+    if DASH in paths and sys.stdin.isatty():
+        raise UsageError(
+            "an image is to come from standard input", hint="As in: podman save NAME | pinnace image load -"
+        )
     steps = Steps()
     for path in paths:
         with steps.step(f"loaded {path}") as step:
-            loaded = load_image(path, new_name)
+            loaded = load_images_from(sys.stdin.buffer, new_name) if path == DASH else load_image(path, new_name)
             step.text = f"loaded {', '.join(str(stored.name) for stored in loaded)}"
 
 
@@ -49,6 +59,24 @@ def list_images(output: OutputFormat) -> None:
         for stored in image_store().list()
     ]
     show(rows, output, columns=("name", "digest", "mib"))
+
+
+@image.command()
+@click.argument("name")
+@click.argument("target", required=False)
+@click.option("--plain-http", is_flag=True, help="Without TLS; only to a registry on this machine.")
+def push(*, name: str, target: str | None, plain_http: bool) -> None:
+    """Send a loaded image to a registry, under its own name or as TARGET.
+
+    Logins are those of `docker login` and `podman login`, or the file that REGISTRY_AUTH_FILE names.
+    """
+    stored = image_store().find(parse(name))
+    there = parse(target or name)
+    login = credentials.find(there.registry, there.path, os.environ, Path.home())
+    remote = Remote(there.registry, there.path, login, plain=plain_http)
+    with Steps().step(f"sent {stored.name} to {there}") as step:
+        digest = push_image(image_store(), stored.digest, remote, there.tag, step.say)
+    click.echo(f"{there.registry}/{there.path}@{digest}")
 
 
 @image.command(name="rm")

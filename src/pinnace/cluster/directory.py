@@ -19,7 +19,7 @@ import secrets
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+STANDARD_INPUT = "standard input"
 PARTS = ("secrets", "images", "nodes", "logs")
 
 
@@ -67,6 +68,13 @@ def load_image(path: Path, name: str | None = None) -> list[Stored]:
     store = image_store()
     with explain_no_space(store.root.parent, str(path)):
         return store.load(path, name)
+
+
+def load_images_from(stream: IO[bytes], name: str | None = None) -> list[Stored]:
+    """The same from standard input."""
+    store = image_store()
+    with explain_no_space(store.root.parent, STANDARD_INPUT):
+        return store.load_stream(stream, name, called=STANDARD_INPUT)
 
 
 class Directory:
