@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from over.conftest import User
 
 
+def has_job(user: User) -> bool:
+    return bool(user.run("squeue", "--me", "--noheader").stdout)
+
+
 def assert_nothing_left(user: User) -> None:
     """No job, process, namespace or file of the user on any compute host, but unpacked images for the next cluster."""
-    wait_until("the user's jobs to end", lambda: not user.run("squeue", "--me", "--noheader").stdout, limit=60)
+    wait_until("the user's jobs to end", lambda: not has_job(user), limit=60)
     for host in ("n1", "n2", "n3"):
         wait_until("the user's processes to end", partial(no_process, user, host), limit=60)
         tmp = user.bed.directories.host(host) / "tmp"

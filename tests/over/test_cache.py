@@ -7,11 +7,12 @@ import random
 import shutil
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from over.left import assert_nothing_left, cached
+from over.left import assert_nothing_left, cached, has_job
 from pimages.archives import with_environment
 from testbed.waiting import wait_until
 
@@ -114,7 +115,8 @@ def test_clusters_killed_at_any_moment_do_no_harm_to_the_next(bob: User) -> None
     for _ in range(4):
         argv = ["pinnace", "run", "-w", HOST, "--image", "busybox.tar", name]
         with bob.bed.popen(argv, user="bob", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            time.sleep(moments.uniform(1, 9))
+            wait_until("its job", partial(has_job, bob), limit=60)
+            time.sleep(moments.uniform(0.5, 9))
             bob.run("scancel", "--me", "--full", "--signal=KILL")
             process.communicate(timeout=120)
         result = run(bob, name, "--image", "busybox.tar")
