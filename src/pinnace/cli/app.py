@@ -9,7 +9,8 @@ from typing import NoReturn
 import click
 
 from pinnace import __version__
-from pinnace.cli.clusters import COMMANDS
+from pinnace.cli import clusters, showing
+from pinnace.cli.completion import completion
 from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
 from pinnace.cli.output import OutputFormat, fail, output_option, show
@@ -37,7 +38,7 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, *COMMANDS):
+for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, completion):
     pinnace.add_command(command)
 
 
@@ -46,7 +47,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     debug = "--debug" in sys.argv
     try:
-        pinnace(standalone_mode=False)
+        pinnace(prog_name="pinnace", standalone_mode=False)
     except click.ClickException as error:
         if debug:
             raise

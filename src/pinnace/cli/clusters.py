@@ -1,4 +1,4 @@
-"""The commands of a cluster's life: up, run, list, status, down, and the ways into it."""
+"""The commands of a cluster's life: up, run, down, and the ways into it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pinnace.cli.output import OutputFormat, Steps, output_option, show
+from pinnace.cli.naming import complete_names, name_argument, pick, which_option
+from pinnace.cli.output import Steps
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.collecting import Collector
-from pinnace.cluster.directory import Directory, all_clusters
 from pinnace.cluster.kubeconfig import merge, unmerge
 from pinnace.cluster.workload import Workload
 from pinnace.errors import ClusterError, UsageError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MANIFESTS = {".yaml", ".yml", ".json"}
 FILE = click.Path(exists=True, path_type=Path)
 
-name_option = click.option("--name", help="Name of the cluster; one is made up without.")
+name_option = click.option("--name", help="Name of the cluster; one is made up without.", shell_complete=complete_names)
 image_option = click.option(
     "--image",
     "images",
@@ -48,19 +48,6 @@ publish_option = click.option(
 )
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
-
-
-def pick(name: str | None) -> Cluster:
-    """The cluster that is meant: the named one, or the only one."""
-    if name:
-        return Cluster.existing(name)
-    clusters = all_clusters()
-    if len(clusters) != 1:
-        names = ", ".join(cluster.name for cluster in clusters)
-        if not clusters:
-            raise ClusterError("you have no cluster", hint="Start one with `pinnace up`.")
-        raise UsageError("you have several clusters: say which", hint=f"One of {names}.")
-    return Cluster.existing(clusters[0].name)
 
 
 @click.command()
@@ -251,44 +238,8 @@ def _undone_on_failure(cluster: Cluster) -> Iterator[None]:
         raise
 
 
-@click.command(name="list")
-@output_option
-def list_clusters(output: OutputFormat) -> None:
-    """Show your clusters."""
-    rows = [_row(Cluster.existing(directory.name)) for directory in all_clusters()]
-    show(rows, output, columns=("name", "state", "job", "nodes", "hosts", "left"))
-
-
-def _row(cluster: Cluster) -> dict[str, Any]:
-    job = cluster.job()
-    return {
-        "name": cluster.name,
-        "state": (job.state.lower() if job else "gone"),
-        "job": cluster.job_id or "-",
-        "nodes": cluster.nodes,
-        "hosts": (job.nodes if job else "") or "-",
-        "left": (job.time_left if job else "") or "-",
-        "reason": job.reason if job else "",
-    }
-
-
 @click.command()
-@click.argument("name", required=False)
-@output_option
-def status(name: str | None, output: OutputFormat) -> None:
-    """Show what runs on every node of a cluster."""
-    cluster = pick(name)
-    rows = []
-    for index in range(cluster.nodes):
-        report = cluster.directory.services(index) or {"name": f"node {index}", "services": []}
-        rows += [
-            {"node": report["name"], **service, "last": service["last_end"] or "-"} for service in report["services"]
-        ]
-    show(rows, output, columns=("node", "name", "state", "restarts", "last"))
-
-
-@click.command()
-@click.argument("name", required=False)
+@name_argument
 def down(name: str | None) -> None:
     """End a cluster in order: pods get their grace period, then nothing is left."""
     cluster = pick(name)
@@ -298,14 +249,14 @@ def down(name: str | None) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@name_argument
 def kubeconfig(name: str | None) -> None:
     """Print a cluster's kubeconfig."""
     click.echo(pick(name).kubeconfig.read_text())
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--name", help="Name of the cluster.")
+@which_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def kubectl(name: str | None, words: tuple[str, ...]) -> None:
     """Run kubectl with a cluster's kubeconfig."""
@@ -314,7 +265,7 @@ def kubectl(name: str | None, words: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@name_argument
 def shell(name: str | None) -> None:
     """Open a shell in which kubectl uses a cluster."""
     cluster = pick(name)
@@ -324,7 +275,7 @@ def shell(name: str | None) -> None:
 
 
 @click.command(name="port-forward", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--name", help="Name of the cluster.")
+@which_option
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="TYPE/NAME [LOCAL:]REMOTE...")
 def port_forward(name: str | None, words: tuple[str, ...]) -> None:
     """Bring a port of a pod or Service to this machine; kubectl's own command."""
@@ -334,7 +285,7 @@ def port_forward(name: str | None, words: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.option("--name", help="Name of the cluster.")
+@which_option
 @click.option("-n", "--namespace", default="default", show_default=True)
 @click.argument("service")
 def url(name: str | None, namespace: str, service: str) -> None:
@@ -343,16 +294,4 @@ def url(name: str | None, namespace: str, service: str) -> None:
         click.echo(address)
 
 
-@click.command()
-@click.argument("name", required=False)
-@click.argument("service", required=False)
-def logs(name: str | None, service: str | None) -> None:
-    """Print the logs of a cluster's components (all, or those of one)."""
-    directory = Directory.existing(name) if name else pick(None).directory
-    pattern = f"{service}.log" if service else "*.log"
-    for log in sorted((directory.path / "logs").rglob(pattern)):
-        click.echo(f"==> {log.relative_to(directory.path / 'logs')} <==")
-        click.echo(log.read_text(errors="replace"))
-
-
-COMMANDS = (up, run, run_workload, list_clusters, status, down, kubeconfig, kubectl, shell, port_forward, url, logs)
+COMMANDS = (up, run, run_workload, down, kubeconfig, kubectl, shell, port_forward, url)

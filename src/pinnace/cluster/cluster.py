@@ -35,7 +35,7 @@ from pinnace.spec import ClusterSpec
 from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     from pinnace.slurm.commands import Job
@@ -91,6 +91,8 @@ class Cluster:
         cluster.directory = Directory.existing(name)
         run = cluster.directory.run
         cluster.nodes = run.nodes if run else 1
+        if run and run.local:
+            cluster.place = Place.LOCAL
         return cluster
 
     # --- starting -----------------------------------------------------------------------------------------------
@@ -123,7 +125,8 @@ class Cluster:
                 start_new_session=True,  # Ctrl-C is ours to handle: the cluster ends in order
                 preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
             )
-        self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes))
+        local = self.place is Place.LOCAL
+        self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes, local=local))
 
     def command(self) -> list[str]:
         """What starts the agents, for a cluster that ends with us."""
@@ -141,8 +144,7 @@ class Cluster:
 
     def wait_ready(self, report: Report = lambda _text: None) -> None:
         """Until all nodes are ready for pods. Says what it waits for."""
-        head = self._wait_for_head(report)
-        server = f"https://{head['address']}:{head['api']}"
+        server = self._wait_for_head(report)
         kubeconfig = self.directory.write_kubeconfig(server)
         deadline = time.monotonic() + START_LIMIT
         api = Api(kubeconfig, timeout=5.0)
@@ -181,14 +183,13 @@ class Cluster:
             return False
         return True
 
-    def _wait_for_head(self, report: Report) -> dict[str, Any]:
+    def _wait_for_head(self, report: Report) -> str:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
         said, asked = "", 0.0
         while True:
-            head = self.directory.node(0)
             self._check_nodes()
-            if head:
-                return head
+            if address := self.api_address:
+                return address
             self.check_alive()
             if self.place is not Place.LOCAL and time.monotonic() - asked > 1.0:
                 asked = time.monotonic()
@@ -294,6 +295,26 @@ class Cluster:
         jobs = self.slurm.squeue(number)
         return jobs[0] if jobs else None
 
+    def state(self, job: Job | None = None) -> str:
+        """How its job is, in Slurm's words; ``running`` or ``gone`` where there is none."""
+        job = job or self.job()
+        if job:
+            return job.state.lower()
+        run = self.directory.run
+        return "running" if run and run.alive else "gone"
+
+    @property
+    def api_address(self) -> str | None:
+        """Where the Kubernetes API is, once the head has said it."""
+        head = self.directory.node(0)
+        return f"https://{head['address']}:{head['api']}" if head and "api" in head else None
+
+    def logs(self, service: str | None = None) -> Iterator[tuple[str, str]]:
+        """The logs of its components (all, or those of one): their names and what they say."""
+        logs = self.directory.path / "logs"
+        for log in sorted(logs.rglob(f"{service or '*'}.log")):
+            yield str(log.relative_to(logs)), log.read_text(errors="replace")
+
     # --- ending -------------------------------------------------------------------------------------------------
 
     def down(self) -> None:
@@ -320,9 +341,13 @@ class Cluster:
                 self.slurm.scancel(run.job)
                 if not self._job_gone(run.job):
                     raise SlurmError(f"job {run.job} does not end", hint=f"See `squeue -j {run.job}`.")
-        elif run and run.pid is not None and not asked and run.host == os.uname().nodename:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(run.pid, signal.SIGTERM)
+        elif run and run.alive and run.pid is not None:
+            if not asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(run.pid, signal.SIGTERM)
+            deadline = time.monotonic() + END_LIMIT
+            while run.alive and time.monotonic() < deadline:
+                time.sleep(POLL)
 
     @staticmethod
     def _end_process(process: subprocess.Popen[bytes], *, asked: bool) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -45,12 +46,18 @@ PARTS = ("secrets", "images", "nodes", "logs")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """``job.json``: what runs the cluster."""
+    """``job.json``: what runs the cluster. A job that ends with a process of ours is known by that process first."""
 
     job: int | None = None
     pid: int | None = None
     host: str = ""
     nodes: int = 1
+    local: bool = False  # no Slurm at all
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there, as far as can be seen from here."""
+        return self.pid is not None and self.host == os.uname().nodename and Path(f"/proc/{self.pid}").exists()
 
 
 def clusters_root() -> Path:
