@@ -21,6 +21,7 @@ from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.collecting import Collector
 from pinnace.cluster.kubeconfig import merge, unmerge
+from pinnace.cluster.until import Reached, Until
 from pinnace.cluster.workload import Workload
 from pinnace.errors import ClusterError, UsageError
 
@@ -116,6 +117,11 @@ def up(
     type=click.Path(file_okay=False, path_type=Path),
     help="Also collect the logs of all containers, and the events, in this directory.",
 )
+@click.option(
+    "--until",
+    metavar="DURATION|KIND/NAME=CONDITION",
+    help="End then, with exit code 0: after 30m, or once deployment/web=Available. For what never ends by itself.",
+)
 @retain_option
 @dry_option
 @click.pass_context
@@ -129,15 +135,20 @@ def run(
     publish: tuple[int, ...],
     local: bool,
     output_dir: Path | None,
+    until: str | None,
     retain: bool,
     dry_run: bool,
 ) -> None:
     """Start a cluster, run a manifest or a script in it, and end it.
 
-    The logs of all containers come to stdout as they are written. The exit code is the workload's.
+    The logs of all containers come to stdout as they are written. The exit code is the workload's. Jobs and pods end by
+    themselves; a workload of Deployments and the like stays until --until, or until it is interrupted.
     """
     if workload != "-" and not Path(workload).exists():
         raise UsageError(f"there is no file {workload}")
+    if until and is_script(workload):
+        raise UsageError("--until is for manifests: a script ends by itself")
+    enough = Until.parse(until) if until else None
     cluster = Cluster(
         name,
         nodes=node_count(context),
@@ -152,7 +163,11 @@ def run(
         return
     steps = Steps()
     collector = Collector(output_dir) if output_dir else None
-    sys.exit(_run_in(cluster, steps, lambda: _run_workload(cluster, workload, arguments, steps, collector)))
+
+    def work() -> int:
+        return _run_workload(cluster, workload, arguments, steps, collector=collector, until=enough)
+
+    sys.exit(_run_in(cluster, steps, work))
 
 
 def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int]) -> int:
@@ -201,14 +216,23 @@ def free_port() -> int:
     return secrets.choice(range(30000, 32768))
 
 
+def is_script(file: str) -> bool:
+    return file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir()
+
+
 def _run_workload(
-    cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps, collector: Collector | None
+    cluster: Cluster,
+    file: str,
+    arguments: tuple[str, ...],
+    steps: Steps,
+    *,
+    collector: Collector | None,
+    until: Until | None,
 ) -> int:
-    kubectl = cluster.kubectl
-    if file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir():
+    if is_script(file):
         environment = os.environ | cluster.environment()
         return subprocess.run([str(Path(file).absolute()), *arguments], env=environment, check=False).returncode
-    work = Workload(cluster.kubeconfig, kubectl)
+    work = Workload(cluster.kubeconfig, cluster.kubectl)
     with steps.step(f"applied {file}"):
         work.apply(file)
 
@@ -218,7 +242,10 @@ def _run_workload(
             collector.line(who, text)
 
     try:
-        return work.follow(line, cluster.check_alive)
+        if until is None:
+            return work.follow(line, cluster.check_alive)
+        with Reached(until, work, cluster.check_alive) as reached:
+            return work.follow(line, cluster.check_alive, reached)
     except KeyboardInterrupt:
         click.echo("interrupted: ending the workload in order", err=True)
         return 128 + signal.SIGINT
