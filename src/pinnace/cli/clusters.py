@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from pinnace.cli.durations import wait_limit_option
 from pinnace.cli.naming import complete_names, name_argument, pick, which_option
 from pinnace.cli.output import Steps
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.collecting import Collector
+from pinnace.cluster.directory import Directory
 from pinnace.cluster.kubeconfig import merge, unmerge
 from pinnace.cluster.until import Reached, Until
 from pinnace.cluster.workload import Workload
@@ -28,6 +31,7 @@ from pinnace.errors import ClusterError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+DEFAULT = "default"  # the name that `up` gives
 MANIFESTS = {".yaml", ".yml", ".json"}
 FILE = click.Path(exists=True, path_type=Path)
 
@@ -57,7 +61,13 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @image_option
 @publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
-@click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
+@click.option(
+    "--wait/--no-wait",
+    default=None,
+    help="Return when the cluster is ready (so it is without either), or once the job is submitted. "
+    "--wait with the --name of a cluster that was started before waits for that one.",
+)
+@wait_limit_option
 @retain_option
 @dry_option
 @click.pass_context
@@ -68,13 +78,19 @@ def up(
     images: tuple[Path, ...],
     publish: tuple[int, ...],
     local: bool,
-    no_wait: bool,
+    wait: bool | None,
+    wait_limit: float | None,
     retain: bool,
     dry_run: bool,
 ) -> None:
     """Start a cluster in a job of its own, and return when it is ready."""
+    if wait and Directory.named(name or DEFAULT).path.is_dir():
+        _wait_for_existing(context, wait_limit)
+        return
+    if local and wait is False:
+        raise UsageError("--local with --no-wait: that cluster would end at once, because it ends with this command")
     cluster = Cluster(
-        name or "default",
+        name or DEFAULT,
         nodes=node_count(context),
         options=given_options(context),
         place=Place.LOCAL if local else Place.BATCH,
@@ -91,17 +107,41 @@ def up(
     with steps.step("submitted") as step:
         cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
         step.text = "started here" if local else f"submitted job {cluster.job_id}"
-    if no_wait:
+    if wait is False:
+        click.echo(f"Next: pinnace up --wait --name {cluster.name}", err=True)
         return
     with _undone_on_failure(cluster), steps.step("cluster is ready") as step:
-        cluster.wait_ready(step.say)
-    merge(cluster.kubeconfig)
-    click.echo(f"The current context is pinnace-{cluster.name}. Next: kubectl get nodes", err=True)
+        cluster.wait_ready(step.say, wait_limit)
+    _say_ready(cluster)
     if local:
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
         unmerge(cluster.name)
         cluster.down()
+
+
+def _say_ready(cluster: Cluster) -> None:
+    merge(cluster.kubeconfig)
+    click.echo(f"The current context is pinnace-{cluster.name}. Next: kubectl get nodes", err=True)
+
+
+def _wait_for_existing(context: click.Context, limit: float | None) -> None:
+    """Wait for a cluster that somebody else has started; it is not ours to end if the wait is in vain."""
+    given = {
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in {"name", "wait", "wait_limit"}
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    }
+    cluster = Cluster.existing(context.params["name"] or DEFAULT)
+    if given:
+        raise UsageError(
+            f"the cluster {cluster.name} was started before: it is too late for {', '.join(sorted(given))}",
+            hint=f"Wait for it with `pinnace up --wait --name {cluster.name}`, or choose another --name.",
+        )
+    with Steps().step("cluster is ready") as step:
+        cluster.wait_ready(step.say, limit)
+    _say_ready(cluster)
 
 
 @click.command()
@@ -112,6 +152,7 @@ def up(
 @image_option
 @publish_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
+@wait_limit_option
 @click.option(
     "--output-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -134,6 +175,7 @@ def run(
     images: tuple[Path, ...],
     publish: tuple[int, ...],
     local: bool,
+    wait_limit: float | None,
     output_dir: Path | None,
     until: str | None,
     retain: bool,
@@ -167,15 +209,15 @@ def run(
     def work() -> int:
         return _run_workload(cluster, workload, arguments, steps, collector=collector, until=enough)
 
-    sys.exit(_run_in(cluster, steps, work))
+    sys.exit(_run_in(cluster, steps, work, wait_limit))
 
 
-def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int]) -> int:
+def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int], limit: float | None = None) -> int:
     """Start a cluster, do the work, and end the cluster, whatever happens."""
     cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
     try:
         with steps.step("cluster is ready") as step:
-            cluster.wait_ready(step.say)
+            cluster.wait_ready(step.say, limit)
         return work()
     finally:
         with steps.step("cluster has ended"):

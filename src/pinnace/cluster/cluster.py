@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import http.client
+import math
 import os
 import secrets
 import signal
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
 
     from pinnace.slurm.commands import Job
 
-POLL = 0.05  # seconds between looks at files and processes; Slurm itself is asked once a second
+POLL = 0.05  # seconds between looks at files and processes
+SLURM_PAUSE = 1.0  # seconds between questions to Slurm
 START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
 END_LIMIT = 60.0  # seconds; a drain takes 25 at most
+VERDICT_LIMIT = 10.0  # seconds in which Slurm has to say how a job has ended
 TAIL = 15
 
 Report = Callable[[str], None]
@@ -83,6 +86,8 @@ class Cluster:
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
+        self._was_ready = False
+        self._asked = -math.inf  # when Slurm was asked last whether the job runs
 
     @staticmethod
     def existing(name: str) -> Cluster:
@@ -142,9 +147,10 @@ class Cluster:
         """What ``sbatch`` would get."""
         return launching.cluster_script(self.name, self.directory.path, self.options)
 
-    def wait_ready(self, report: Report = lambda _text: None) -> None:
-        """Until all nodes are ready for pods. Says what it waits for."""
-        server = self._wait_for_head(report)
+    def wait_ready(self, report: Report = lambda _text: None, limit: float | None = None) -> None:
+        """Until all nodes are ready for pods, or for ``limit`` seconds. Says what it waits for."""
+        give_up = time.monotonic() + (math.inf if limit is None else limit)
+        server = self._wait_for_head(report, give_up)
         kubeconfig = self.directory.write_kubeconfig(server)
         deadline = time.monotonic() + START_LIMIT
         api = Api(kubeconfig, timeout=5.0)
@@ -157,11 +163,17 @@ class Cluster:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
             if ready == self.nodes and self._controllers_work(api):
+                self._was_ready = True
                 return
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the cluster was not ready within {START_LIMIT:.0f} s: {ready or 0} of {self.nodes} nodes",
                     hint=f"Its logs are in {self.directory.path / 'logs'}.",
+                )
+            if time.monotonic() > give_up:
+                raise ClusterError(
+                    f"the cluster was not ready within the limit: {ready or 0} of {self.nodes} nodes",
+                    hint="Give it more time with --wait-limit.",
                 )
             time.sleep(POLL)
 
@@ -183,7 +195,7 @@ class Cluster:
             return False
         return True
 
-    def _wait_for_head(self, report: Report) -> str:
+    def _wait_for_head(self, report: Report, give_up: float) -> str:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
         said, asked = "", 0.0
         while True:
@@ -191,32 +203,54 @@ class Cluster:
             if address := self.api_address:
                 return address
             self.check_alive()
-            if self.place is not Place.LOCAL and time.monotonic() - asked > 1.0:
+            if self.place is not Place.LOCAL and time.monotonic() - asked > SLURM_PAUSE:
                 asked = time.monotonic()
                 job = self.job()
                 text = describe_pending(job) if job and job.state.phase is Phase.WAITING else ""
                 if text and text != said:
                     report(text)
                     said = text
+            if time.monotonic() > give_up:
+                raise ClusterError(
+                    f"the cluster {self.name} was not started within the limit: {said or 'its job has only begun'}",
+                    hint="Give it more time with --wait-limit, or ask Slurm for less.",
+                )
             time.sleep(POLL)
 
     def check_alive(self) -> None:
-        """Raise if what runs the cluster has ended."""
+        """Raise if what runs the cluster has ended, and say why."""
+        if not self._runs():
+            message, hint = describe_end(self.name, self._ended_job(), ready=self._was_ready)
+            raise ClusterError(f"{message}\n{self.tail()}".strip(), hint=hint or self._where_logs())
+
+    def _runs(self) -> bool:
         if self._process is not None:
-            if self._process.poll() is not None:
-                raise ClusterError(
-                    f"the cluster {self.name} has ended\n{self.tail()}",
-                    hint="" if self.retain else "Keep its logs with --retain.",
-                )
-            return
+            return self._process.poll() is None
+        if self.place is Place.LOCAL:
+            run = self.directory.run
+            return run is not None and run.alive
+        if time.monotonic() - self._asked < SLURM_PAUSE:
+            return True
+        self._asked = time.monotonic()
         job = self.job()
-        if job is None or job.state.phase is Phase.ENDED:
-            raise ClusterError(
-                f"the job of the cluster {self.name} has ended"
-                + (f" ({job.state})" if job else "")
-                + f"\n{self.tail()}",
-                hint=f"Its logs are in {self.directory.path / 'logs'}.",
-            )
+        return job is not None and job.state.phase is not Phase.ENDED
+
+    def _ended_job(self) -> Job | None:
+        """The job that has ended, once Slurm has made up its mind how."""
+        if self.place in {Place.LOCAL, Place.ALLOCATION}:
+            return None
+        deadline = time.monotonic() + VERDICT_LIMIT
+        while True:
+            job = self.job()
+            settled = job is None or (job.state.phase is Phase.ENDED and job.state is not JobState.COMPLETING)
+            if settled or time.monotonic() > deadline:
+                return job
+            time.sleep(0.1)
+
+    def _where_logs(self) -> str:
+        if self._process is None or self.retain:
+            return f"Its logs are in {self.directory.path / 'logs'}."
+        return "Keep its logs with --retain."
 
     def _check_nodes(self) -> None:
         """Raise if a node says that it cannot be one."""
@@ -245,7 +279,8 @@ class Cluster:
         path = self.directory.path / "kubeconfig"
         if not path.exists():
             raise ClusterError(
-                f"the cluster {self.name} is not ready yet", hint="Wait for it with `pinnace up --wait`."
+                f"the cluster {self.name} is not ready yet",
+                hint=f"Wait for it with `pinnace up --wait --name {self.name}`.",
             )
         return path
 
@@ -291,7 +326,7 @@ class Cluster:
         number = self.job_id
         if number is None:
             found = [job for job in self.slurm.squeue() if job.comment == f"pinnace:{self.name}"]
-            return found[0] if found else None
+            return max(found, key=lambda job: job.id, default=None)
         jobs = self.slurm.squeue(number)
         return jobs[0] if jobs else None
 
@@ -392,3 +427,20 @@ def describe_pending(job: Job) -> str:
     """What Slurm says of a job that waits."""
     start = f", expected to start {job.start}" if job.start else ""
     return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
+
+
+def describe_end(name: str, job: Job | None, *, ready: bool) -> tuple[str, str]:
+    """Why a cluster has ended that should not have, and what to do about it."""
+    before = "" if ready else " before the cluster was ready"
+    match job.state if job else None:
+        case JobState.TIMEOUT if job:
+            return f"the time limit ({job.time_limit}) ended the job {job.id}{before}", "Give it more time with -t."
+        case JobState.OUT_OF_MEMORY if job:
+            return f"the job {job.id} used more memory than it had{before}", "Give it more memory with --mem."
+        case JobState.CANCELLED | JobState.PREEMPTED | JobState.NODE_FAIL if job:
+            words = {JobState.NODE_FAIL: "ended, because a host failed"}.get(job.state, f"was {job.state.lower()}")
+            return f"the job {job.id} {words}{before}", ""
+        case None:
+            return f"the cluster {name} has ended{before}", ""
+        case state:
+            return f"the job of the cluster {name} has ended{before} ({state})", ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
-FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%M", "%D", "%k")
+FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%k")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Job:
     nodes: str
     partition: str
     time_left: str
+    time_limit: str
     time_used: str
     node_count: str
     comment: str
@@ -100,7 +101,7 @@ class Slurm:
 
 def parse_job(line: str) -> Job:
     """A line of squeue in our format."""
-    number, name, state, reason, start, nodes, partition, left, used, count, comment = line.split("\x1f")
+    number, name, state, reason, start, nodes, partition, left, limit, used, count, comment = line.split("\x1f")
     return Job(
         id=int(number.split("_")[0]),
         name=name,
@@ -110,6 +111,7 @@ def parse_job(line: str) -> Job:
         nodes=nodes,
         partition=partition,
         time_left=left,
+        time_limit=limit,
         time_used=used,
         node_count=count,
         comment="" if comment == "(null)" else comment,
