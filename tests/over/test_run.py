@@ -126,6 +126,9 @@ def test_a_dry_run_only_prints(bob: User) -> None:
         (["run", "missing.yaml"], "there is no file missing.yaml"),
         (["up", "--name", "Not_A_Name"], "cannot be the name of a cluster"),
         (["down", "unknown"], "there is no cluster 'unknown'"),
+        (["run", "--network", "10.50.0.0/16", "hello.yaml"], "overlaps with 10.50.0.0/24, which this host has"),
+        (["run", "--until", "soon", "hello.yaml"], "--until soon: neither a duration nor a condition"),
+        (["run", "--wait-limit", "30", "hello.yaml"], "'30' is no duration such as 90s"),
     ],
 )
 def test_bad_input_is_answered_at_once(bob: User, argv: list[str], message: str) -> None:

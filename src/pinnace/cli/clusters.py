@@ -51,6 +51,12 @@ publish_option = click.option(
     metavar="PORT",
     help="Let every host offer this port to the outside, leading to the NodePort of the same number (repeat).",
 )
+network_option = click.option(
+    "--network",
+    metavar="CIDR",
+    help="Take the addresses of pods, Services and nodes from this network, such as 10.128.0.0/16. "
+    "Without, from one that this host has no route to.",
+)
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
 
@@ -60,6 +66,7 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @slurm_options
 @image_option
 @publish_option
+@network_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option(
     "--wait/--no-wait",
@@ -77,6 +84,7 @@ def up(
     name: str | None,
     images: tuple[Path, ...],
     publish: tuple[int, ...],
+    network: str | None,
     local: bool,
     wait: bool | None,
     wait_limit: float | None,
@@ -96,6 +104,7 @@ def up(
         place=Place.LOCAL if local else Place.BATCH,
         images=images,
         publish=publish,
+        network=network,
         retain=retain,
     )
     if dry_run:
@@ -151,6 +160,7 @@ def _wait_for_existing(context: click.Context, limit: float | None) -> None:
 @slurm_options
 @image_option
 @publish_option
+@network_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
 @wait_limit_option
 @click.option(
@@ -174,6 +184,7 @@ def run(
     name: str | None,
     images: tuple[Path, ...],
     publish: tuple[int, ...],
+    network: str | None,
     local: bool,
     wait_limit: float | None,
     output_dir: Path | None,
@@ -198,6 +209,7 @@ def run(
         place=Place.LOCAL if local else None,
         images=images,
         publish=publish,
+        network=network,
         retain=retain,
     )
     if dry_run:

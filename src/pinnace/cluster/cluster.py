@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.cluster import launching
-from pinnace.cluster.directory import Directory, Run, verified_binaries
+from pinnace.cluster.directory import Directory, Run, find_ranges, verified_binaries
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError, SlurmError
@@ -73,6 +73,7 @@ class Cluster:
         images: Iterable[Path] = (),
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
+        network: str | None = None,
         retain: bool = False,
     ) -> None:
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
@@ -83,6 +84,7 @@ class Cluster:
         self.images = list(images)
         self.binds = binds or {}
         self.publish = tuple(publish)
+        self.network = network
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -104,7 +106,8 @@ class Cluster:
 
     def start(self) -> None:
         """Make the directory and submit; does not wait for anything."""
-        self.directory.create(verified_binaries(), binds=self.binds, publish=self.publish)
+        ranges = find_ranges(self.network, self.nodes)
+        self.directory.create(verified_binaries(), ranges=ranges, binds=self.binds, publish=self.publish)
         try:
             self.directory.add_images(self.images)
             self._launch()

@@ -30,7 +30,7 @@ from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
 from pinnace.images.store import Store as ImageStore
-from pinnace.network.addresses import choose, routes
+from pinnace.network.addresses import choose, parse, routes
 from pinnace.node.config import SANDBOX_IMAGE
 from pinnace.spec import ClusterSpec, read_json, write_json
 
@@ -109,7 +109,7 @@ class Directory:
         publish: Iterable[int] = (),
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
-        ranges = ranges or choose(routes(Path("/proc/net/route").read_text()))
+        ranges = ranges or find_ranges(None, 1)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with explain_no_space(self.path.parent, f"the cluster {self.name}"):
             try:
@@ -187,6 +187,19 @@ class Directory:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def find_ranges(network: str | None, nodes: int) -> Ranges:
+    """The cluster's addresses: within the network that the user names, or where this host has no routes to."""
+    occupied = routes(Path("/proc/net/route").read_text())
+    try:
+        return parse(network, nodes=nodes, occupied=occupied) if network else choose(occupied)
+    except ValueError as error:
+        if network:
+            raise UsageError(f"--network: {error}", hint="Without --network, pinnace finds one by itself.") from None
+        raise ClusterError(
+            str(error), hint="Give a network that your site does not use with --network, such as 10.128.0.0/16."
+        ) from None
 
 
 def seed_name() -> str:
