@@ -4,6 +4,7 @@ cluster.json           the same for all nodes, written before the first agent st
 secrets/link.key       the secret of the links
 secrets/…              keys and certificates, kubeconfigs (see controlplane.pki)
 nodes/<index>.json     where a node's links listen and how it is; written by that node's agent
+ending.json            why the cluster ends by itself, if it does
 logs/<node>/…          what every process of a node said
 """
 
@@ -75,6 +76,11 @@ class ClusterSpec:
 
     def node_file(self, index: int) -> Path:
         return self.directory / "nodes" / f"{index}.json"
+
+    @property
+    def ending(self) -> Path:
+        """Why the cluster ends by itself, once it has begun to."""
+        return self.directory / "ending.json"
 
     def logs(self, node: str) -> Path:
         return self.directory / "logs" / node

@@ -13,6 +13,7 @@ from pinnace.cli import clusters, showing
 from pinnace.cli.completion import completion
 from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
+from pinnace.cli.interruption import terminate_on_signals
 from pinnace.cli.output import OutputFormat, fail, output_option, show
 from pinnace.components.manifest import manifest
 from pinnace.errors import PinnaceError
@@ -44,7 +45,7 @@ for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, completion)
 
 def main() -> NoReturn:
     """Run the command. Every failure that we know is one message; the others are bugs, and show themselves."""
-    signal.signal(signal.SIGTERM, _terminate)
+    terminate_on_signals()
     debug = "--debug" in sys.argv
     try:
         pinnace(prog_name="pinnace", standalone_mode=False)
@@ -67,9 +68,3 @@ def main() -> NoReturn:
         sys.stderr.close()  # whoever read us has gone; Python would complain when it flushes
         sys.exit(1)
     sys.exit(0)
-
-
-def _terminate(signum: int, _frame: object) -> None:
-    """Unwind as on Ctrl-C, so that nothing half-done stays behind."""
-    signal.signal(signum, signal.SIG_IGN)
-    raise SystemExit(128 + signum)

@@ -7,8 +7,8 @@ import os
 import secrets
 import shlex
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from pinnace.cli.durations import wait_limit_option
+from pinnace.cli.interruption import run_script, uninterrupted
 from pinnace.cli.naming import complete_names, name_argument, pick, which_option
 from pinnace.cli.output import Steps
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
@@ -123,10 +124,15 @@ def up(
         cluster.wait_ready(step.say, wait_limit)
     _say_ready(cluster)
     if local:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
-        unmerge(cluster.name)
-        cluster.down()
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    cluster.check_alive()
+                    time.sleep(0.2)
+        finally:
+            with uninterrupted():
+                unmerge(cluster.name)
+                cluster.down()
 
 
 def _say_ready(cluster: Cluster) -> None:
@@ -230,9 +236,12 @@ def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int], limit: floa
     try:
         with steps.step("cluster is ready") as step:
             cluster.wait_ready(step.say, limit)
-        return work()
+        code = work()
+        if code:
+            cluster.check_time()  # a workload that was cut short has an exit code, but that is not why
+        return code
     finally:
-        with steps.step("cluster has ended"):
+        with uninterrupted(), steps.step("cluster has ended"):
             cluster.down()
 
 
@@ -260,7 +269,7 @@ def run_workload(context: click.Context, *, script: Path, name: str | None, imag
 
     def work() -> int:
         environment = os.environ | cluster.environment() | ksi.environment(cluster, port)
-        return subprocess.run(["bash", str(script)], env=environment, check=False).returncode
+        return run_script(["bash", str(script)], environment)
 
     sys.exit(_run_in(cluster, Steps(), work))
 
@@ -285,7 +294,7 @@ def _run_workload(
 ) -> int:
     if is_script(file):
         environment = os.environ | cluster.environment()
-        return subprocess.run([str(Path(file).absolute()), *arguments], env=environment, check=False).returncode
+        return run_script([str(Path(file).absolute()), *arguments], environment)
     work = Workload(cluster.kubeconfig, cluster.kubectl)
     with steps.step(f"applied {file}"):
         work.apply(file)
@@ -314,7 +323,7 @@ def _undone_on_failure(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(ClusterError):
+        with uninterrupted(), contextlib.suppress(ClusterError):
             cluster.down()
         raise
 

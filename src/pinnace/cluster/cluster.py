@@ -47,6 +47,7 @@ START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all no
 END_LIMIT = 60.0  # seconds; a drain takes 25 at most
 VERDICT_LIMIT = 10.0  # seconds in which Slurm has to say how a job has ended
 TAIL = 15
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Report = Callable[[str], None]
 
@@ -88,6 +89,7 @@ class Cluster:
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
+        self._found = False  # started before, by another process
         self._was_ready = False
         self._asked = -math.inf  # when Slurm was asked last whether the job runs
 
@@ -96,6 +98,7 @@ class Cluster:
         """A cluster that was started before, perhaps by another process."""
         cluster = Cluster(name)
         cluster.directory = Directory.existing(name)
+        cluster._found = True
         run = cluster.directory.run
         cluster.nodes = run.nodes if run else 1
         if run and run.local:
@@ -110,8 +113,11 @@ class Cluster:
         self.directory.create(verified_binaries(), ranges=ranges, binds=self.binds, publish=self.publish)
         try:
             self.directory.add_images(self.images)
-            self._launch()
+            with held_signals():  # between a job's submission and our note of it, nobody may interrupt us
+                self._launch()
         except BaseException:
+            if self.directory.run:
+                self._end()
             self.directory.remove()
             raise
 
@@ -131,7 +137,7 @@ class Cluster:
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is ours to handle: the cluster ends in order
-                preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
+                preexec_fn=_become_child,  # noqa: PLW1509 - there are no threads
             )
         local = self.place is Place.LOCAL
         self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes, local=local))
@@ -160,6 +166,7 @@ class Cluster:
         said = -1
         while True:
             self.check_alive()
+            self.check_time()
             self._check_nodes()
             ready = self._ready_nodes(api)
             if ready is not None and ready != said:
@@ -171,7 +178,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the cluster was not ready within {START_LIMIT:.0f} s: {ready or 0} of {self.nodes} nodes",
-                    hint=f"Its logs are in {self.directory.path / 'logs'}.",
+                    hint=self._where_logs(),
                 )
             if time.monotonic() > give_up:
                 raise ClusterError(
@@ -223,8 +230,18 @@ class Cluster:
     def check_alive(self) -> None:
         """Raise if what runs the cluster has ended, and say why."""
         if not self._runs():
+            self.check_time()
             message, hint = describe_end(self.name, self._ended_job(), ready=self._was_ready)
+            if not self.directory.heard and self.place is not Place.LOCAL:
+                message += f"\nNothing was heard from its nodes: do they see the same {self.directory.path.parent}?"
+                hint = "PINNACE_HOME has to be on a file system that all nodes share. See `pinnace doctor --on-node`."
             raise ClusterError(f"{message}\n{self.tail()}".strip(), hint=hint or self._where_logs())
+
+    def check_time(self) -> None:
+        """Raise if the cluster ends because its job's time is over."""
+        if limit := self.directory.time_is_over:
+            before = "" if self._was_ready else " before it was ready"
+            raise ClusterError(f"the time limit ({limit}) ended the cluster{before}", hint="Give it more time with -t.")
 
     def _runs(self) -> bool:
         if self._process is not None:
@@ -251,7 +268,7 @@ class Cluster:
             time.sleep(0.1)
 
     def _where_logs(self) -> str:
-        if self._process is None or self.retain:
+        if self._found or self.retain:
             return f"Its logs are in {self.directory.path / 'logs'}."
         return "Keep its logs with --retain."
 
@@ -262,7 +279,7 @@ class Cluster:
             if about and "failed" in about:
                 raise ClusterError(
                     f"{about['failed']}\n{self.tail()}",
-                    hint=f"Its logs are in {self.directory.path / 'logs'}, if you give --retain.",
+                    hint=self._where_logs(),
                 )
 
     def tail(self) -> str:
@@ -420,6 +437,22 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
+
+
+def _become_child() -> None:
+    """What starts the agents ends with us, and hears signals, though we hold ours back just now."""
+    die_with_parent(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+
+
+@contextlib.contextmanager
+def held_signals() -> Iterator[None]:
+    """Let signals that would interrupt us come a little later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:

@@ -172,6 +172,18 @@ class Directory:
         about = read_json(self.path / "nodes" / f"{index}.services.json")
         return about if isinstance(about, dict) else None
 
+    @property
+    def time_is_over(self) -> str:
+        """The time limit for which the cluster ends by itself; empty if it does not."""
+        about = read_json(self.path / "ending.json")
+        return str(about["limit"]) if about else ""
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything at all has come from a node."""
+        logs = (self.path / "logs").glob("agent-*.log")
+        return any((self.path / "nodes").glob("*.json")) or any(log.stat().st_size for log in logs)
+
     def write_kubeconfig(self, server: str) -> Path:
         """The user's own kubeconfig: the administrator's, with the address that the login node can reach."""
         document = json.loads((self.path / "secrets" / "admin.kubeconfig").read_text())

@@ -20,13 +20,13 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinnace.network import control, links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import namespaces, scratch
+from pinnace.node import deadline, namespaces, scratch
 from pinnace.node.init import END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
@@ -111,7 +111,11 @@ class Agent:
         servers = name_servers()
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
         links_at = socket.create_server(("0.0.0.0", 0), backlog=64)  # noqa: S104 - the peers come from other hosts
-        about = {"name": node.name, "address": host_address(node.name), "links": links_at.getsockname()[1]}
+        about: dict[str, Any] = {
+            "name": node.name,
+            "address": host_address(node.name),
+            "links": links_at.getsockname()[1],
+        }
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
@@ -130,9 +134,11 @@ class Agent:
             "links": lambda: self._carry(tun, links_at, servers),
             "proxy": lambda: self._splice(way_out, door, api_at, published, servers),
         }
+        agent = os.getpid()
         if not node.is_head:
-            agent = os.getpid()
             helpers["watch"] = lambda: self._watch_head(agent)
+        elif "job" in about:
+            fork(lambda: self._watch_time(int(about["job"]), agent))
         try:
             return self._wait(keeper, line, helpers)
         finally:
@@ -173,6 +179,13 @@ class Agent:
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
                 time.sleep(HELPER_PAUSE)
                 running[fork(helpers[name])] = name
+
+    def _watch_time(self, job: int, agent: int) -> None:
+        """End the cluster in order before its job's time is over."""
+        limit = deadline.wait_for_end(job)
+        if limit is not None:
+            write_json(self.node.cluster.ending, {"limit": limit})
+            os.kill(agent, ASKED)
 
     def _watch_head(self, agent: int) -> None:
         """End this node when the head has ended, by its own word or by its silence. An open link tells at once."""
