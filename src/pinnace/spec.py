@@ -21,6 +21,8 @@ from pinnace.network.addresses import Ranges
 
 HEAD = 0
 API_PORT = 6443  # inside the fabric; on the host it is any free one
+CLOCK_SKEW = 86400.0  # seconds by which a host's clock may be behind: certificates are valid from so long ago
+LIFE = 400 * 86400.0  # seconds for which certificates are valid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class ClusterSpec:
     images: str = ""
     binds: dict[str, str] = field(default_factory=dict)
     publish: tuple[int, ...] = ()
+    made: float = 0.0  # when, by the clock of the host that it was submitted from
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -51,6 +54,7 @@ class ClusterSpec:
             "images": self.images,
             "binds": self.binds,
             "publish": list(self.publish),
+            "made": self.made,
         }
 
     @staticmethod

@@ -11,6 +11,7 @@ import click
 from pinnace import __version__
 from pinnace.cli import clusters, showing
 from pinnace.cli.completion import completion
+from pinnace.cli.doctor import doctor
 from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
 from pinnace.cli.interruption import terminate_on_signals
@@ -39,7 +40,7 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, completion):
+for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
     pinnace.add_command(command)
 
 

@@ -75,12 +75,13 @@ def show_one(
 
 def fail(message: str, *, hint: str = "") -> None:
     """Say what went wrong and what to do about it."""
-    click.echo(f"{_paint('✗', 'red')} {message}", err=True)
+    click.echo(f"{painted('✗', 'red')} {message}", err=True)
     if hint:
         click.echo(hint, err=True)
 
 
-def _paint(text: str, colour: str) -> str:
+def painted(text: str, colour: str) -> str:
+    """A coloured sign, where colours are wanted."""
     return text if "NO_COLOR" in os.environ else click.style(text, fg=colour)
 
 
@@ -120,7 +121,7 @@ class Progress:
 
     def _line(self, mark: str, colour: str, label: str, text: str) -> None:
         self.clear()
-        click.echo(f"{_paint(mark, colour)} {_joined(label, text)}", err=True)
+        click.echo(f"{painted(mark, colour)} {_joined(label, text)}", err=True)
 
     def clear(self) -> None:
         """Take the moving line away."""

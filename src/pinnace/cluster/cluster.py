@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.cluster import launching
-from pinnace.cluster.directory import Directory, Run, find_ranges, verified_binaries
+from pinnace.cluster.directory import Directory, Run, find_ranges, need_room, verified_binaries
+from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError, SlurmError
 from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
-from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
 from pinnace.spec import ClusterSpec
 from pinnace.storage.directories import Directories
@@ -46,6 +47,8 @@ SLURM_PAUSE = 1.0  # seconds between questions to Slurm
 START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
 END_LIMIT = 60.0  # seconds; a drain takes 25 at most
 VERDICT_LIMIT = 10.0  # seconds in which Slurm has to say how a job has ended
+BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
+FULL = 1 << 20  # bytes; a file system with fewer has cut something short
 TAIL = 15
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -230,11 +233,18 @@ class Cluster:
     def check_alive(self) -> None:
         """Raise if what runs the cluster has ended, and say why."""
         if not self._runs():
+            self._check_nodes()  # one may have said it with its last breath
             self.check_time()
-            message, hint = describe_end(self.name, self._ended_job(), ready=self._was_ready)
-            if not self.directory.heard and self.place is not Place.LOCAL:
+            job = self._ended_job()
+            silent = not self.directory.heard
+            if silent and job is None and self.place is Place.INTERACTIVE and self._process:
+                raise SlurmError(f"Slurm did not take the job\n{self.tail()}", hint=REFUSED)
+            message, hint = describe_end(self.name, job, ready=self._was_ready)
+            if silent and (self.place is Place.ALLOCATION or (job and job.state in BY_ITSELF)):
                 message += f"\nNothing was heard from its nodes: do they see the same {self.directory.path.parent}?"
                 hint = "PINNACE_HOME has to be on a file system that all nodes share. See `pinnace doctor --on-node`."
+            with explain_no_space(self.directory.path, "the cluster"):
+                need_room(self.directory.path.parent, FULL)
             raise ClusterError(f"{message}\n{self.tail()}".strip(), hint=hint or self._where_logs())
 
     def check_time(self) -> None:
@@ -277,10 +287,9 @@ class Cluster:
         for index in range(self.nodes):
             about = self.directory.node(index)
             if about and "failed" in about:
-                raise ClusterError(
-                    f"{about['failed']}\n{self.tail()}",
-                    hint=self._where_logs(),
-                )
+                if about.get("hint"):
+                    raise ClusterError(about["failed"], hint=about["hint"])
+                raise ClusterError(f"{about['failed']}\n{self.tail()}", hint=self._where_logs())
 
     def tail(self) -> str:
         """The last lines of the logs that tell why a cluster did not start."""

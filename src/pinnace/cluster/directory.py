@@ -12,12 +12,14 @@ $PINNACE_HOME/clusters/<name>/
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
 from pinnace.images.store import Store as ImageStore
 from pinnace.network.addresses import choose, parse, routes
+from pinnace.node.checks import ROOM
 from pinnace.node.config import SANDBOX_IMAGE
 from pinnace.spec import ClusterSpec, read_json, write_json
 
@@ -112,6 +115,7 @@ class Directory:
         ranges = ranges or find_ranges(None, 1)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with explain_no_space(self.path.parent, f"the cluster {self.name}"):
+            need_room(self.path.parent)
             try:
                 self.path.mkdir(mode=0o700)
             except FileExistsError:
@@ -130,6 +134,7 @@ class Directory:
                         images=str(image_store().root),
                         binds=binds or {},
                         publish=tuple(publish),
+                        made=time.time(),
                     )
                 )
             except BaseException:
@@ -199,6 +204,12 @@ class Directory:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def need_room(path: Path, least: int = ROOM) -> None:
+    """A cluster writes its logs here, and does not start where it cannot."""
+    if shutil.disk_usage(path).free < least:
+        raise OSError(errno.ENOSPC, f"less than {least >> 20} MiB are free")
 
 
 def find_ranges(network: str | None, nodes: int) -> Ranges:

@@ -16,11 +16,11 @@ MEMORY = "3G"  # per node: the control plane takes about one, and sites often gi
 MEMORY_OPTIONS = ("--mem", "--mem-per-cpu", "--mem-per-gpu", "--exclusive")
 
 
-def with_memory(options: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: str = MEMORY) -> list[str]:
     """The user's options, and a size of memory unless the user has asked for one, or for whole nodes."""
     asked = any(option.split("=")[0] in MEMORY_OPTIONS for option in options)
     asked |= any(name.startswith(("SBATCH_MEM", "SLURM_MEM", "SBATCH_EXCLUSIVE")) for name in environment)
-    return list(options) if asked else [*options, f"--mem={MEMORY}"]
+    return list(options) if asked else [*options, f"--mem={memory}"]
 
 
 def agent_argv(directory: Path, *more: str) -> list[str]:

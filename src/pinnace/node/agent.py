@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -26,10 +25,11 @@ from pinnace.network import control, links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import deadline, namespaces, scratch
+from pinnace.node import checks, deadline, namespaces, scratch
 from pinnace.node.init import END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
+from pinnace.node.wiring import look_in_sbin
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, read_json, write_json
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ class Agent:
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
+        certificates = 0
         if node.is_head:
-            fork(self._issue_certificates)
+            certificates = fork(self._issue_certificates)
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
@@ -140,7 +141,7 @@ class Agent:
         elif "job" in about:
             fork(lambda: self._watch_time(int(about["job"]), agent))
         try:
-            return self._wait(keeper, line, helpers)
+            return self._wait(keeper, line, helpers, certificates)
         finally:
             self._mark_ended()
 
@@ -158,7 +159,7 @@ class Agent:
 
         pki.create_nodes(self.node.cluster.secrets, self.node.cluster.ranges, enumerate(names))
 
-    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> int:
+    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int) -> int:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
 
         def end(*_: object) -> None:
@@ -175,6 +176,8 @@ class Agent:
                 if code:
                     raise namespaces.NamespaceError(f"its first process ended with exit code {code}")
                 return 0
+            if pid == certificates and status:
+                raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
             if name := running.pop(pid, None):
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
                 time.sleep(HELPER_PAUSE)
@@ -295,11 +298,11 @@ def main(argv: list[str]) -> int:
     words = parser.parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
-    # `ip` and `nft` are where administrators look for them, and users often do not.
-    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
+    look_in_sbin()
     spec = ClusterSpec.load(words.cluster.resolve())
-    base = Path(os.environ.get("PINNACE_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    base = scratch.place(os.environ)
     try:
+        checks.require_clock(spec.made, time.time())
         node = NodeSpec(
             cluster=spec,
             index=words.index,
@@ -309,10 +312,21 @@ def main(argv: list[str]) -> int:
         )
         return Agent(node).run()
     except (OSError, namespaces.NamespaceError) as error:
-        message = f"{words.name} cannot be a node: {error}"
-        write_json(spec.node_file(words.index), {"name": words.name, "failed": message})
+        reason, hint = explain(error, base)
+        message = f"{words.name} cannot be a node: {reason}"
         say(message)
+        write_json(spec.node_file(words.index), {"name": words.name, "failed": message, "hint": hint})
         return 1
+
+
+def explain(error: Exception, base: Path) -> tuple[str, str]:
+    """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
+    if isinstance(error, namespaces.NamespaceError) and error.hint:
+        return str(error), error.hint
+    for check in checks.host_checks(base):
+        if check.state is checks.State.FAILED:
+            return f"{check.name}: {check.text}", check.hint
+    return str(error), ""
 
 
 if __name__ == "__main__":

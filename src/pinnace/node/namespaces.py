@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
 SWEEP_LIMIT = 20.0  # seconds
@@ -50,7 +51,11 @@ WATCHED = {AGENT_GONE, signal.SIGCHLD}
 
 
 class NamespaceError(Exception):
-    """The kernel or the site does not let us make a node here."""
+    """The kernel or the site does not let us make a node here. ``hint`` says what to do, where we know it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
@@ -64,15 +69,20 @@ def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
     return None
 
 
+def own_subordinate_ids(file: str) -> tuple[int, int]:
+    """Our range in one of the site's tables."""
+    uid = os.getuid()
+    user = pwd.getpwuid(uid).pw_name
+    ids = subordinate_ids(file, user, uid)
+    if ids is None:
+        raise NamespaceError(f"{user} has no entry in {file} on {os.uname().nodename}")
+    return ids
+
+
 def map_ids(pid: int) -> None:
     """Give a new user namespace root (us) and, from the site's table, the users 1 to 65536."""
-    uid, gid = os.getuid(), os.getgid()
-    user = pwd.getpwuid(uid).pw_name
-    for tool, file, own in (("newuidmap", "/etc/subuid", uid), ("newgidmap", "/etc/subgid", gid)):
-        ids = subordinate_ids(file, user, uid)
-        if ids is None:
-            raise NamespaceError(f"{user} has no entry in {file} on {os.uname().nodename}")
-        begin, count = ids
+    for tool, file, own in (("newuidmap", SUBUID, os.getuid()), ("newgidmap", SUBGID, os.getgid())):
+        begin, count = own_subordinate_ids(file)
         argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, IDS))]
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:

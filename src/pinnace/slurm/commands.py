@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
+REFUSED = "Change the options: `sinfo` shows partitions, their nodes and limits, `sacctmgr show assoc` your accounts."
 FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%k")
 
 
@@ -72,7 +73,10 @@ class Slurm:
     def sbatch(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. Gives the id of the job."""
         argv = ["sbatch", "--parsable", *options]
-        printed = self.cli(*argv, stdin=script, environment=submission_environment(os.environ))
+        try:
+            printed = self.cli(*argv, stdin=script, environment=submission_environment(os.environ))
+        except SlurmError as error:
+            raise SlurmError(error.message, hint=error.hint or REFUSED) from None
         return int(printed.strip().split(";")[0])
 
     def squeue(self, *jobs: int) -> list[Job]:
