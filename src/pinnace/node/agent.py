@@ -19,18 +19,19 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError
 from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import cache, namespaces, scratch
+from pinnace.node import cache, checks, deadline, namespaces, scratch
 from pinnace.node.init import END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
+from pinnace.node.wiring import look_in_sbin
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, read_json, write_json
 
 if TYPE_CHECKING:
@@ -124,12 +125,17 @@ class Agent:
         servers = name_servers()
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
         links_at = socket.create_server(("0.0.0.0", 0), backlog=64)  # noqa: S104 - the peers come from other hosts
-        about = {"name": node.name, "address": host_address(node.name), "links": links_at.getsockname()[1]}
+        about: dict[str, Any] = {
+            "name": node.name,
+            "address": host_address(node.name),
+            "links": links_at.getsockname()[1],
+        }
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
+        certificates = 0
         if node.is_head:
-            fork(self._issue_certificates)
+            certificates = fork(self._issue_certificates)
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
@@ -145,11 +151,13 @@ class Agent:
             "links": lambda: self._carry(tun, links_at, servers),
             "proxy": lambda: self._splice(way_out, door, api_at, published, servers),
         }
+        agent = os.getpid()
         if not node.is_head:
-            agent = os.getpid()
             helpers["watch"] = lambda: self._watch_head(agent)
+        elif "job" in about:
+            fork(lambda: self._watch_time(int(about["job"]), agent))
         try:
-            return self._wait(keeper, line, helpers)
+            return self._wait(keeper, line, helpers, certificates)
         finally:
             self._mark_ended()
 
@@ -184,7 +192,7 @@ class Agent:
 
         pki.create_nodes(self.node.cluster.secrets, self.node.cluster.ranges, enumerate(names))
 
-    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> int:
+    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int) -> int:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
 
         def end(*_: object) -> None:
@@ -202,10 +210,19 @@ class Agent:
                     words = namespaces.last_words(line)
                     raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
                 return 0
+            if pid == certificates and status:
+                raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
             if name := running.pop(pid, None):
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
                 time.sleep(HELPER_PAUSE)
                 running[fork(helpers[name])] = name
+
+    def _watch_time(self, job: int, agent: int) -> None:
+        """End the cluster in order before its job's time is over."""
+        limit = deadline.wait_for_end(job)
+        if limit is not None:
+            write_json(self.node.cluster.ending, {"limit": limit})
+            os.kill(agent, ASKED)
 
     def _watch_head(self, agent: int) -> None:
         """End this node when the head has ended, by its own word or by its silence. An open link tells at once."""
@@ -306,23 +323,35 @@ def main(argv: list[str]) -> int:
     words = parser.parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
-    # `ip` and `nft` are where administrators look for them, and users often do not.
-    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
+    look_in_sbin()
     spec = ClusterSpec.load(words.cluster.resolve())
+    base = scratch.place(os.environ)
     try:
+        checks.require_clock(spec.made, time.time())
         node = NodeSpec(
             cluster=spec,
             index=words.index,
             name=words.name,
-            scratch=scratch.make(scratch.base(os.environ), os.getuid()),
+            scratch=scratch.make(base, os.getuid()),
             share=allocated(os.environ),
         )
         return Agent(node).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:
-        message = f"{words.name} cannot be a node: {error}"
-        write_json(spec.node_file(words.index), {"name": words.name, "failed": message})
+        reason, hint = explain(error, base)
+        message = f"{words.name} cannot be a node: {reason}"
         say(message)
+        write_json(spec.node_file(words.index), {"name": words.name, "failed": message, "hint": hint})
         return 1
+
+
+def explain(error: Exception, base: Path) -> tuple[str, str]:
+    """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
+    if isinstance(error, namespaces.NamespaceError) and error.hint:
+        return str(error), error.hint
+    for check in checks.host_checks(base):
+        if check.state is checks.State.FAILED:
+            return f"{check.name}: {check.text}", check.hint
+    return str(error), ""
 
 
 if __name__ == "__main__":

@@ -20,15 +20,14 @@ from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
 from pinnace.images import registry
 from pinnace.network.door import attend
-from pinnace.network.fabric import ip_batch, nft_rules, sysctls
-from pinnace.network.tun import open_tun
 from pinnace.node import cache, config, sealing
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
+from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
+from pinnace.node.wiring import wire
 from pinnace.spec import API_PORT, read_json, write_json
 from pinnace.storage.directories import Directories
 from pinnace.storage.provisioner import provisioner_argv
@@ -94,27 +93,13 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        for name in ("root", *LOCAL):
-            (self.node.scratch / name).mkdir(exist_ok=True)
-        containerd = self.lease.containerd if self.lease else None
-        entries = os.listdir("/")  # noqa: PTH208
-        for step in node_mounts(self.node.scratch, entries, self.node.cluster.binds, containerd):
-            try:
-                step.execute()
-            except OSError as error:
-                raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
+        mount_node(self.node.scratch, self.node.cluster.binds, self.lease.containerd if self.lease else None)
         sethostname(self.node.name)
 
     def _network(self) -> None:
         """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun = open_tun()
-        _feed(["ip", "-batch", "-"], ip_batch(ranges, index))
-        for name, value in sysctls(last_id(Path("/proc/self/gid_map").read_text())).items():
-            with contextlib.suppress(FileNotFoundError):
-                Path("/proc/sys", name).write_text(value)
-        way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
-        _feed(["nft", "-f", "-"], nft_rules(ranges, way_out.getsockname()[1]))
+        tun, way_out = wire(ranges, index)
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -332,12 +317,6 @@ def _after(delay: float) -> Callable[[], bool]:
     """Whether so many seconds are over: for what nobody waits for while a cluster starts."""
     begin = time.monotonic()
     return lambda: time.monotonic() >= begin + delay
-
-
-def _feed(argv: list[str], text: str) -> None:
-    result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
-    if result.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: {result.stderr.strip()}")
 
 
 def _write(path: Path, text: str, mode: int = 0o600) -> str:

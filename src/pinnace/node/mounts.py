@@ -146,6 +146,17 @@ def node_mounts(
     return [*steps, Pivot(root=root)]
 
 
+def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None = None) -> None:
+    """Execute the plan, and say which step of it failed."""
+    for name in ("root", *LOCAL):
+        (scratch / name).mkdir(exist_ok=True)
+    for step in node_mounts(scratch, os.listdir("/"), binds, containerd):  # noqa: PTH208
+        try:
+            step.execute()
+        except OSError as error:
+            raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
+
+
 def file_system(target: str, table: str) -> str:
     """The type of the file system that is mounted on a directory, from /proc/self/mounts; empty if none is."""
     types = [words[2] for words in map(str.split, table.splitlines()) if words[1] == target]

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
 LAST_WORDS = 2048  # bytes that the first process may say when it ends
@@ -54,7 +55,11 @@ IN_ORDER = 3  # the exit code of an init that has left its files so that others 
 
 
 class NamespaceError(Exception):
-    """The kernel or the site does not let us make a node here."""
+    """The kernel or the site does not let us make a node here. ``hint`` says what to do, where we know it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +88,7 @@ def given_ids() -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The ranges of users and groups that the site lets us use; None if we have to do with one identity."""
     uid = os.getuid()
     user = pwd.getpwuid(uid).pw_name
-    uids, gids = subordinate_ids("/etc/subuid", user, uid), subordinate_ids("/etc/subgid", user, uid)
+    uids, gids = subordinate_ids(SUBUID, user, uid), subordinate_ids(SUBGID, user, uid)
     tools = shutil.which("newuidmap") and shutil.which("newgidmap")
     return (uids, gids) if uids and gids and tools else None
 
