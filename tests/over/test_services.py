@@ -194,7 +194,7 @@ def test_a_pod_that_is_not_ready_gets_no_traffic(here: Namespace) -> None:
         wait_until(
             "web-n1 to be alone",
             lambda: {name for name, _ in fetch(here, "client-n2", "http://both/", times=8)} == {"web-n1"},
-            limit=10,
+            limit=60,
         )
     finally:
         here("label", "pod", "web-n2", "app=web", "--overwrite")

@@ -222,20 +222,36 @@ def run(
         click.echo(shlex.join(cluster.command()))
         return
     steps = Steps()
-    collector = Collector(output_dir) if output_dir else None
+    if is_script(workload):
 
-    def work() -> int:
-        return _run_workload(cluster, workload, arguments, steps, collector=collector, until=enough)
+        def script() -> int:
+            return run_script([str(Path(workload).absolute()), *arguments], os.environ | cluster.environment())
 
-    sys.exit(_run_in(cluster, steps, work, wait_limit))
+        sys.exit(_run_in(cluster, steps, script, limit=wait_limit))
+    manifest = Manifest(cluster, workload, steps, Collector(output_dir) if output_dir else None, until=enough)
+    sys.exit(_run_in(cluster, steps, manifest.run, early=manifest.offer, limit=wait_limit))
 
 
-def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int], limit: float | None = None) -> int:
-    """Start a cluster, do the work, and end the cluster, whatever happens."""
+def is_script(file: str) -> bool:
+    return file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir()
+
+
+def _run_in(
+    cluster: Cluster,
+    steps: Steps,
+    work: Callable[[], int],
+    *,
+    early: Callable[[], None] = lambda: None,
+    limit: float | None = None,
+) -> int:
+    """Start a cluster, do the work, and end the cluster, whatever happens. ``early`` is done once the API answers."""
     cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
+    begin = time.monotonic()
     try:
         with steps.step("cluster is ready") as step:
-            cluster.wait_ready(step.say, limit)
+            cluster.wait_for_api(step.say, limit)
+            early()
+            cluster.wait_ready(step.say, None if limit is None else limit - (time.monotonic() - begin))
         code = work()
         if code:
             cluster.check_time()  # a workload that was cut short has an exit code, but that is not why
@@ -279,42 +295,46 @@ def free_port() -> int:
     return secrets.choice(range(30000, 32768))
 
 
-def is_script(file: str) -> bool:
-    return file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir()
+class Manifest:
+    """A manifest to run: offered while the cluster starts, so that its pods wait for nothing but nodes."""
 
+    def __init__(
+        self, cluster: Cluster, file: str, steps: Steps, collector: Collector | None, *, until: Until | None
+    ) -> None:
+        self._cluster = cluster
+        self._file = file
+        self._steps = steps
+        self._collector = collector
+        self._until = until
+        self._workload: Workload | None = None
 
-def _run_workload(
-    cluster: Cluster,
-    file: str,
-    arguments: tuple[str, ...],
-    steps: Steps,
-    *,
-    collector: Collector | None,
-    until: Until | None,
-) -> int:
-    if is_script(file):
-        environment = os.environ | cluster.environment()
-        return run_script([str(Path(file).absolute()), *arguments], environment)
-    work = Workload(cluster.kubeconfig, cluster.kubectl)
-    with steps.step(f"applied {file}"):
-        work.apply(file)
+    def offer(self) -> None:
+        """Not from stdin, which can be read only once."""
+        workload = Workload(self._cluster.kubeconfig, self._cluster.kubectl)
+        if self._file != "-" and workload.offer(self._file):
+            self._workload = workload
 
-    def line(who: str, text: str) -> None:
+    def run(self) -> int:
+        with self._steps.step(f"applied {self._file}"):
+            if self._workload is None:
+                self._workload = Workload(self._cluster.kubeconfig, self._cluster.kubectl)
+                self._workload.apply(self._file)
+        try:
+            if self._until is None:
+                return self._workload.follow(self._line, self._cluster.check_alive)
+            with Reached(self._until, self._workload, self._cluster.check_alive) as reached:
+                return self._workload.follow(self._line, self._cluster.check_alive, reached)
+        except KeyboardInterrupt:
+            click.echo("interrupted: ending the workload in order", err=True)
+            return 128 + signal.SIGINT
+        finally:
+            if self._collector:
+                self._collector.events(self._cluster.kubeconfig)
+
+    def _line(self, who: str, text: str) -> None:
         click.echo(f"[{who}] {text}")
-        if collector:
-            collector.line(who, text)
-
-    try:
-        if until is None:
-            return work.follow(line, cluster.check_alive)
-        with Reached(until, work, cluster.check_alive) as reached:
-            return work.follow(line, cluster.check_alive, reached)
-    except KeyboardInterrupt:
-        click.echo("interrupted: ending the workload in order", err=True)
-        return 128 + signal.SIGINT
-    finally:
-        if collector:
-            collector.events(cluster.kubeconfig)
+        if self._collector:
+            self._collector.line(who, text)
 
 
 @contextlib.contextmanager

@@ -28,12 +28,12 @@ from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError, SlurmError
-from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
+from pinnace.node.stopping import ask_to_stop
 from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
-from pinnace.spec import ClusterSpec
+from pinnace.spec import HEAD, ClusterSpec
 from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
@@ -159,18 +159,27 @@ class Cluster:
         """What ``sbatch`` would get."""
         return launching.cluster_script(self.name, self.directory.path, self.options)
 
+    def wait_for_api(self, report: Report = lambda _text: None, limit: float | None = None) -> Path:
+        """Until the API answers, with nodes or without, or for ``limit`` seconds. Gives the kubeconfig.
+
+        Says what it waits for.
+        """
+        give_up = time.monotonic() + (math.inf if limit is None else limit)
+        kubeconfig = self.directory.write_kubeconfig(self._wait_for_head(report, give_up))
+        deadline = time.monotonic() + START_LIMIT
+        api = Api(kubeconfig, timeout=5.0)
+        while self._ready_nodes(api) is None:
+            self._check_start(deadline, give_up, "its API does not answer")
+            time.sleep(POLL)
+        return kubeconfig
+
     def wait_ready(self, report: Report = lambda _text: None, limit: float | None = None) -> None:
         """Until all nodes are ready for pods, or for ``limit`` seconds. Says what it waits for."""
         give_up = time.monotonic() + (math.inf if limit is None else limit)
-        server = self._wait_for_head(report, give_up)
-        kubeconfig = self.directory.write_kubeconfig(server)
+        api = Api(self.wait_for_api(report, limit), timeout=5.0)
         deadline = time.monotonic() + START_LIMIT
-        api = Api(kubeconfig, timeout=5.0)
         said = -1
         while True:
-            self.check_alive()
-            self.check_time()
-            self._check_nodes()
             ready = self._ready_nodes(api)
             if ready is not None and ready != said:
                 said = ready
@@ -178,17 +187,22 @@ class Cluster:
             if ready == self.nodes and self._controllers_work(api):
                 self._was_ready = True
                 return
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"the cluster was not ready within {START_LIMIT:.0f} s: {ready or 0} of {self.nodes} nodes",
-                    hint=self._where_logs(),
-                )
-            if time.monotonic() > give_up:
-                raise ClusterError(
-                    f"the cluster was not ready within the limit: {ready or 0} of {self.nodes} nodes",
-                    hint="Give it more time with --wait-limit.",
-                )
+            self._check_start(deadline, give_up, f"{ready or 0} of {self.nodes} nodes")
             time.sleep(POLL)
+
+    def _check_start(self, deadline: float, give_up: float, state: str) -> None:
+        """Raise if there is no use in waiting any longer, or no wish to."""
+        self.check_alive()
+        self.check_time()
+        self._check_nodes()
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}", hint=self._where_logs()
+            )
+        if time.monotonic() > give_up:
+            raise ClusterError(
+                f"the cluster was not ready within the limit: {state}", hint="Give it more time with --wait-limit."
+            )
 
     @staticmethod
     def _ready_nodes(api: Api) -> int | None:
@@ -231,7 +245,8 @@ class Cluster:
             time.sleep(POLL)
 
     def check_alive(self) -> None:
-        """Raise if what runs the cluster has ended, and say why."""
+        """Raise if what runs the cluster has ended, or its head says that it cannot go on; and say why."""
+        self._check_node(HEAD)
         if not self._runs():
             self._check_nodes()  # one may have said it with its last breath
             self.check_time()
@@ -285,11 +300,12 @@ class Cluster:
     def _check_nodes(self) -> None:
         """Raise if a node says that it cannot be one."""
         for index in range(self.nodes):
-            about = self.directory.node(index)
-            if about and "failed" in about:
-                if about.get("hint"):
-                    raise ClusterError(about["failed"], hint=about["hint"])
-                raise ClusterError(f"{about['failed']}\n{self.tail()}", hint=self._where_logs())
+            self._check_node(index)
+
+    def _check_node(self, index: int) -> None:
+        about = self.directory.node(index)
+        if about and "failed" in about:
+            raise ClusterError(about["failed"], hint=about.get("hint") or self._where_logs())
 
     def tail(self) -> str:
         """The last lines of the logs that tell why a cluster did not start."""

@@ -22,7 +22,7 @@ import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+STANDARD_INPUT = "standard input"
 PARTS = ("secrets", "images", "nodes", "logs")
 
 
@@ -77,6 +78,13 @@ def load_image(path: Path, name: str | None = None) -> list[Stored]:
     store = image_store()
     with explain_no_space(store.root.parent, str(path)):
         return store.load(path, name)
+
+
+def load_images_from(stream: IO[bytes], name: str | None = None) -> list[Stored]:
+    """The same from standard input."""
+    store = image_store()
+    with explain_no_space(store.root.parent, STANDARD_INPUT):
+        return store.load_stream(stream, name, called=STANDARD_INPUT)
 
 
 class Directory:

@@ -21,14 +21,16 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.network import control, links, splice
+from pinnace.errors import PinnaceError
+from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import checks, deadline, namespaces, scratch
+from pinnace.node import cache, checks, deadline, namespaces, scratch
 from pinnace.node.init import END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
+from pinnace.node.stopping import ask_to_stop
 from pinnace.node.wiring import look_in_sbin
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, read_json, write_json
 
@@ -69,6 +71,14 @@ def allocated(environment: Mapping[str, str]) -> Share:
     return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
 
 
+def lease_images(node: NodeSpec) -> cache.Lease | None:
+    """A directory with the images of earlier clusters, if they may stay on this host."""
+    pool = cache.place(os.environ, os.getuid())
+    if not pool or not cache.prepare(pool, Path("/proc/self/mountinfo").read_text()):
+        return None
+    return cache.take(pool, cache.fitting(node.binary("containerd"), str(namespaces.given_ids())))
+
+
 def say(text: str) -> None:
     """For the agent's log, which the user is shown when a cluster does not start."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -98,13 +108,17 @@ class Agent:
 
     def __init__(self, node: NodeSpec) -> None:
         self.node = node
+        self.lease: cache.Lease | None = None
         self.secret = (node.cluster.secrets / "link.key").read_bytes()
 
     def run(self) -> int:
         try:
+            self.lease = lease_images(self.node)
             return self._run()
         finally:
             scratch.remove(self.node.scratch)
+            if self.lease:
+                cache.drop_unless_closed(self.lease)
 
     def _run(self) -> int:
         node = self.node
@@ -126,10 +140,12 @@ class Agent:
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
-        keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
-        _, descriptors, _, _ = socket.recv_fds(line, 64, 3)
+        keeper, line = namespaces.start(
+            lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._keeping()
+        )
+        words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
         if not descriptors:
-            raise namespaces.NamespaceError("its network could not be made; the lines above say why")
+            raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
         tun, way_out, door = descriptors
         helpers = {
             "links": lambda: self._carry(tun, links_at, servers),
@@ -144,6 +160,23 @@ class Agent:
             return self._wait(keeper, line, helpers, certificates)
         finally:
             self._mark_ended()
+
+    def _keeping(self) -> namespaces.Keeping:
+        base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
+
+        def sweep() -> None:
+            scratch.sweep(base, uid)
+            if lease:
+                cache.sweep(lease.path.parent, lease.fits)
+
+        def end(in_order: bool) -> None:
+            scratch.remove(self.node.scratch)
+            if lease and in_order:
+                cache.close(lease)
+            elif lease:
+                cache.drop(lease.path)
+
+        return namespaces.Keeping(sweep=sweep, end=end)
 
     def _mark_ended(self) -> None:
         write_json(self.node.cluster.node_file(self.node.index), {"name": self.node.name, "ended": True})
@@ -174,7 +207,8 @@ class Agent:
             if pid == keeper:
                 code = os.waitstatus_to_exitcode(status)
                 if code:
-                    raise namespaces.NamespaceError(f"its first process ended with exit code {code}")
+                    words = namespaces.last_words(line)
+                    raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
                 return 0
             if pid == certificates and status:
                 raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
@@ -280,15 +314,6 @@ class Agent:
         splicer.run()
 
 
-def ask_to_stop(directory: Path) -> bool:
-    """Ask a cluster's head to end it in order. Whether it heard."""
-    spec = ClusterSpec.load(directory.resolve())
-    head = read_json(spec.node_file(HEAD))
-    if not head or "links" not in head:
-        return False
-    return control.ask_to_stop(head["address"], head["links"], (spec.secrets / "link.key").read_bytes())
-
-
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pinnace-agent")
     parser.add_argument("--cluster", type=Path, required=True)
@@ -300,19 +325,18 @@ def main(argv: list[str]) -> int:
         return 0 if ask_to_stop(words.cluster) else 1
     look_in_sbin()
     spec = ClusterSpec.load(words.cluster.resolve())
-    base = scratch.place(os.environ)
     try:
         checks.require_clock(spec.made, time.time())
         node = NodeSpec(
             cluster=spec,
             index=words.index,
             name=words.name,
-            scratch=scratch.make(base, os.getuid()),
+            scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
         )
         return Agent(node).run()
-    except (OSError, namespaces.NamespaceError) as error:
-        reason, hint = explain(error, base)
+    except (OSError, namespaces.NamespaceError, PinnaceError) as error:
+        reason, hint = explain(error, scratch.base(os.environ))
         message = f"{words.name} cannot be a node: {reason}"
         say(message)
         write_json(spec.node_file(words.index), {"name": words.name, "failed": message, "hint": hint})
@@ -321,7 +345,7 @@ def main(argv: list[str]) -> int:
 
 def explain(error: Exception, base: Path) -> tuple[str, str]:
     """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
-    if isinstance(error, namespaces.NamespaceError) and error.hint:
+    if isinstance(error, (namespaces.NamespaceError, PinnaceError)) and error.hint:
         return str(error), error.hint
     for check in checks.host_checks(base):
         if check.state is checks.State.FAILED:

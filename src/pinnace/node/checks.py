@@ -34,7 +34,7 @@ from pinnace.spec import CLOCK_SKEW, LIFE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TOOLS = {"newuidmap": "uidmap", "newgidmap": "uidmap", "ip": "iproute2", "nft": "nftables"}  # Debian's packages
+TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
 ADMINISTRATORS = "Ask your site's administrators"
 SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host out with --exclude."
 ROOM = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
@@ -102,18 +102,16 @@ def user_namespaces() -> Check:
 
 
 def subordinate_ids() -> Check:
+    """Without them there are clusters too, in which everybody is the user."""
     name = "subordinate ids"
-    counts = []
-    for file in (namespaces.SUBUID, namespaces.SUBGID):
-        try:
-            counts.append(namespaces.own_subordinate_ids(file)[1])
-        except namespaces.NamespaceError as error:
-            hint = f"{ADMINISTRATORS} for {namespaces.IDS} ids there: `usermod --add-subuids … --add-subgids …`."
-            return failed(name, str(error), hint)
-    if min(counts) < namespaces.IDS:
-        hint = f"{ADMINISTRATORS} for {namespaces.IDS}: images with files of other users may fail."
-        return warning(name, f"only {min(counts)}", hint)
-    return ok(name, f"{min(counts)} in /etc/subuid and /etc/subgid")
+    given = namespaces.given_ids()
+    wish = f"{ADMINISTRATORS} for newuidmap, and {namespaces.IDS} ids in {namespaces.SUBUID} and {namespaces.SUBGID}."
+    if given is None:
+        return warning(name, "none: all containers run as you, whatever they ask for", wish)
+    count = min(count for _, count in given)
+    if count < namespaces.IDS:
+        return warning(name, f"only {count}: images with files of other users may fail", wish)
+    return ok(name, f"{count} in {namespaces.SUBUID} and {namespaces.SUBGID}")
 
 
 def tools() -> Check:
@@ -205,7 +203,8 @@ def trial(base: Path) -> list[Check]:
     """Make a node, as an agent does, and see how far it gets."""
     directory = scratch.make(base, os.getuid())
     try:
-        keeper, line = namespaces.start(lambda line: _try_inside(line, directory), directory)
+        keeping = namespaces.Keeping(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
+        keeper, line = namespaces.start(lambda line: _try_inside(line, directory), keeping)
         with line:
             heard = line.recv(1 << 16)
         os.waitpid(keeper, 0)
@@ -297,7 +296,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--token", default="")
     words = parser.parse_args(argv)
-    checks = [*home(words.home, words.token), *host_checks(scratch.place(os.environ))]
+    checks = [*home(words.home, words.token), *host_checks(scratch.base(os.environ))]
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     print(json.dumps({"host": name, "time": time.time(), "checks": [asdict(check) for check in checks]}), flush=True)  # noqa: T201
     return 0

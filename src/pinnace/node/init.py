@@ -20,10 +20,12 @@ from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
 from pinnace.images import registry
 from pinnace.network.door import attend
-from pinnace.node import config
+from pinnace.node import cache, config, sealing
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import VOLUMES, file_system, mount_node
-from pinnace.node.runtime import wrapper_script
+from pinnace.node.namespaces import IN_ORDER
+from pinnace.node.one_user import pretend
+from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
 from pinnace.spec import API_PORT, read_json, write_json
@@ -43,19 +45,31 @@ TICK = 0.02  # seconds between looks at what services wait for, while any does
 class Init:
     """The life of a node."""
 
-    def __init__(self, node: NodeSpec, line: socket.socket, python: str, name_servers: list[str]) -> None:
+    def __init__(
+        self,
+        node: NodeSpec,
+        line: socket.socket,
+        python: str,
+        name_servers: list[str],
+        lease: cache.Lease | None = None,
+    ) -> None:
         self.node = node
         self.line = line
         self.python = python
         self.name_servers = name_servers
         self.logs = node.cluster.logs(node.name)
         self.supervisor = Supervisor(self._report)
+        self.lease = lease
         self.drain = 0
+        self.importing = 0
+        self.sealing = 0
 
     def run(self) -> None:
         wake, _ = self._signals()
         self._mounts()
         self._network()
+        if not last_id(Path("/proc/self/uid_map").read_text()):
+            pretend()
         self._services()
         poll = select.poll()
         poll.register(wake, select.POLLIN)
@@ -79,7 +93,7 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        mount_node(self.node.scratch, self.node.cluster.binds)
+        mount_node(self.node.scratch, self.node.cluster.binds, self.lease.containerd if self.lease else None)
         sethostname(self.node.name)
 
     def _network(self) -> None:
@@ -114,7 +128,7 @@ class Init:
             cni_config=str(cni),
             certs=f"{node.cluster.images}/hosts",
         )
-        self._background(self._import_images)
+        self.importing = self._background(self._import_images)
         resolv = "".join(
             f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
         )
@@ -134,6 +148,7 @@ class Init:
             "containerd",
             [node.binary("containerd"), "--config", _write(RUN / "containerd.toml", containerd)],
             environment=path,
+            waits_for=self._verified(),
         )
         registry_file = _write(RUN / "registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
         self._service(
@@ -154,8 +169,22 @@ class Init:
         self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
         self._service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
 
+    def _verified(self) -> Callable[[], bool]:
+        """Look whether the images of earlier clusters are still whole, while other things start."""
+        if not self.lease or not self.lease.parts:
+            return lambda: True
+        parts, done = self.lease.parts, RUN / "verified"
+
+        def verify() -> None:
+            cache.verify(sealing.ROOT, parts)
+            done.touch()
+
+        self._background(verify)
+        return done.exists
+
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
+        os.setpgid(0, 0)
         images = self.node.cluster.directory / "images"
         ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
         hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
@@ -191,10 +220,11 @@ class Init:
         etcd.chmod(0o700)
         if node.cluster.seed:
             plant(Path(node.cluster.seed), etcd)
-        self._service("etcd", processes.etcd_argv(node, str(etcd)))
-        self._service("kube-apiserver", processes.apiserver_argv(node))
-        self._service("kube-controller-manager", processes.controller_manager_argv(node), waits_for=api)
-        self._service("kube-scheduler", processes.scheduler_argv(node), waits_for=api)
+        self._service("etcd", processes.etcd_argv(node, str(etcd)), essential=True)
+        self._service("kube-apiserver", processes.apiserver_argv(node), essential=True)
+        controllers = processes.controller_manager_argv(node)
+        self._service("kube-controller-manager", controllers, essential=True, waits_for=api)
+        self._service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=api)
         corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
         self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
         late = _after(metrics.DELAY)
@@ -206,11 +236,20 @@ class Init:
         name: str,
         argv: list[str],
         *,
+        essential: bool = False,
         environment: dict[str, str] | None = None,
         waits_for: Callable[[], bool] = lambda: True,
     ) -> None:
-        log = self.logs / f"{name}.log"
-        self.supervisor.add(Service(name=name, argv=argv, log=log, environment=environment or {}, waits_for=waits_for))
+        self.supervisor.add(
+            Service(
+                name=name,
+                argv=argv,
+                log=self.logs / f"{name}.log",
+                essential=essential,
+                environment=environment or {},
+                waits_for=waits_for,
+            )
+        )
 
     def _obey(self) -> None:
         """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""
@@ -229,14 +268,31 @@ class Init:
         delete_pods(self.node)
         Directories(self.node.cluster.volumes).end()
 
+    def _seal(self) -> int:
+        """Leave containerd so that the next cluster finds its images. Nobody may use it meanwhile."""
+        if self.importing:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.importing, signal.SIGKILL)
+        kubelet, containerd = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
+        if not containerd:
+            return 0
+        others = [kubelet] if kubelet else []
+        return self._background(lambda: sealing.seal(self.node.binary("ctr"), containerd=containerd, others=others))
+
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
+                if pid == self.sealing:
+                    os._exit(0 if status else IN_ORDER)
                 if pid == self.drain:
-                    os._exit(0)
+                    self.sealing = self._seal() if self.lease else 0
+                    if not self.sealing:
+                        os._exit(0)
+                if pid == self.importing:
+                    self.importing = 0
                 self.supervisor.reaped(pid, status)
 
     def _report(self) -> None:

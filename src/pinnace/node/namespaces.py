@@ -17,12 +17,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.node.linux import (
@@ -36,18 +39,19 @@ from pinnace.node.linux import (
     die_with_parent,
     unshare,
 )
-from pinnace.node.scratch import remove, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
+LAST_WORDS = 2048  # bytes that the first process may say when it ends
 SWEEP_LIMIT = 20.0  # seconds
+ONE_USER, MANY_USERS = b"1", b"m"
 WATCHED = {AGENT_GONE, signal.SIGCHLD}
+IN_ORDER = 3  # the exit code of an init that has left its files so that others can use them
 
 
 class NamespaceError(Exception):
@@ -56,6 +60,17 @@ class NamespaceError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What the keeper does with files, as root of the user namespace, in the host's mount namespace.
+
+    ``sweep`` removes what dead nodes have left, while the node lives; ``end`` gets whether the node left in order.
+    """
+
+    sweep: Callable[[], None]
+    end: Callable[[bool], None]
 
 
 def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
@@ -69,27 +84,42 @@ def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
     return None
 
 
-def own_subordinate_ids(file: str) -> tuple[int, int]:
-    """Our range in one of the site's tables."""
+def given_ids() -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The ranges of users and groups that the site lets us use; None if we have to do with one identity."""
     uid = os.getuid()
     user = pwd.getpwuid(uid).pw_name
-    ids = subordinate_ids(file, user, uid)
-    if ids is None:
-        raise NamespaceError(f"{user} has no entry in {file} on {os.uname().nodename}")
-    return ids
+    uids, gids = subordinate_ids(SUBUID, user, uid), subordinate_ids(SUBGID, user, uid)
+    tools = shutil.which("newuidmap") and shutil.which("newgidmap")
+    return (uids, gids) if uids and gids and tools else None
 
 
-def map_ids(pid: int) -> None:
-    """Give a new user namespace root (us) and, from the site's table, the users 1 to 65536."""
-    for tool, file, own in (("newuidmap", SUBUID, os.getuid()), ("newgidmap", SUBGID, os.getgid())):
-        begin, count = own_subordinate_ids(file)
+def map_ids(pid: int) -> bytes:
+    """Give a new user namespace root (us) and, if the site's table has them for us, the users 1 to 65536.
+
+    Says which, in the way in which the namespace's first process wants to hear it.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    given = given_ids()
+    if given is None:
+        for file, content in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
+            Path(f"/proc/{pid}/{file}").write_text(content)
+        return ONE_USER
+    for tool, own, (begin, count) in (("newuidmap", uid, given[0]), ("newgidmap", gid, given[1])):
         argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, IDS))]
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:
             raise NamespaceError(f"{tool}: {result.stderr.strip()}")
+    return MANY_USERS
 
 
-def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, socket.socket]:
+def last_words(line: socket.socket) -> str:
+    """Why the first process ended, if it could say so."""
+    with contextlib.suppress(OSError):
+        return line.recv(LAST_WORDS, socket.MSG_DONTWAIT).decode(errors="replace")
+    return ""
+
+
+def start(inside: Callable[[socket.socket], None], keeping: Keeping) -> tuple[int, socket.socket]:
     """Make the namespaces and run ``inside`` as their first process. Gives the keeper's pid and a line to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()
@@ -98,7 +128,7 @@ def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, 
         try:
             ours.close()
             ready_ours.close()
-            code = _keep(inside, theirs, ready_theirs, scratch)
+            code = _keep(inside, theirs, ready_theirs, keeping)
         except BaseException:  # noqa: BLE001 - nothing of ours may run on in a forked process
             traceback.print_exc()
             code = 1
@@ -109,8 +139,7 @@ def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, 
     with ready_ours:
         if ready_ours.recv(1) != b"u":
             raise NamespaceError("this host does not allow user namespaces")
-        map_ids(keeper)
-        ready_ours.send(b"m")
+        ready_ours.send(map_ids(keeper))
     return keeper, ours
 
 
@@ -129,8 +158,7 @@ def as_root(work: Callable[[], bool]) -> bool:
     try:
         with ours:
             if ours.recv(1) == b"u":
-                map_ids(child)
-                ours.send(b"m")
+                ours.send(map_ids(child))
     except NamespaceError:
         return False
     finally:
@@ -142,22 +170,23 @@ def _become_root(ready: socket.socket) -> bool:
     """Enter a new user namespace, whose ids the other end of the line has to map. Whether it has."""
     unshare(CLONE_NEWUSER)
     ready.send(b"u")
-    if ready.recv(1) != b"m":
+    users = ready.recv(1)
+    if users not in {ONE_USER, MANY_USERS}:
         return False
-    os.setgroups([])
+    if users == MANY_USERS:
+        os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     return True
 
 
-def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
-    uid = os.getuid()
+def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, keeping: Keeping) -> int:
     if not _become_root(ready):
         return 1
     sweeper = os.fork()  # before there is a PID namespace: what is in that one dies with init
     if sweeper == 0:
         die_with_parent(signal.SIGKILL)
-        sweep(scratch.parent, uid)
+        keeping.sweep()
         os._exit(0)
     unshare(REST)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -173,9 +202,11 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         try:
             unshare(CLONE_NEWNS)
             inside(line)
-        except BaseException:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - see above
             traceback.print_exc()
             sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                line.send(str(error).encode()[:LAST_WORDS])
             os._exit(1)
         os._exit(0)
     line.close()
@@ -188,9 +219,10 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
             os.kill(init, signal.SIGKILL)
         pid, ended = os.waitpid(init, os.WNOHANG)
         status = ended if pid else None
-    remove(scratch)
+    code = os.waitstatus_to_exitcode(status)
+    keeping.end(code == IN_ORDER)
     _wait_for(sweeper)
-    return max(0, os.waitstatus_to_exitcode(status))
+    return 0 if code == IN_ORDER else max(0, code)
 
 
 def _wait_for(sweeper: int) -> None:

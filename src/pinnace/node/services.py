@@ -19,13 +19,21 @@ BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
 STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
 
 
+GIVE_UP = 8  # restarts in a row, about forty seconds, after which a service is beyond help
+
+
+class BeyondHelpError(Exception):
+    """A service without which there is no cluster does not stay up."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A command and the log that its output goes to."""
+    """A command and the log that its output goes to. Without an ``essential`` one there is no cluster."""
 
     name: str
     argv: list[str]
     log: Path
+    essential: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     waits_for: Callable[[], bool] = lambda: True
 
@@ -79,7 +87,7 @@ class Supervisor:
         self._changed()
 
     def reaped(self, pid: int, status: int) -> Running | None:
-        """Note the end of a child; gives the service, if it was one."""
+        """Note the end of a child; gives the service, if it was one. Raises if there is no use in going on."""
         for running in self.services:
             if running.process and running.process.pid == pid:
                 running.process.returncode = os.waitstatus_to_exitcode(status)
@@ -89,6 +97,11 @@ class Supervisor:
                 running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
                 running.process = None
                 self._changed()
+                if running.service.essential and running.restarts > GIVE_UP:
+                    raise BeyondHelpError(
+                        f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
+                        f"the last with {running.last_end}\n{last_line(running.service.log)}"
+                    )
                 return running
         return None
 
@@ -98,6 +111,12 @@ class Supervisor:
             self.services.remove(running)
             if running.process:
                 running.process.terminate()
+
+    def release(self, name: str) -> int | None:
+        """Keep a service no longer, and leave it as it is. Gives its pid, if it runs."""
+        [running] = [running for running in self.services if running.service.name == name]
+        self.services.remove(running)
+        return running.process.pid if running.process else None
 
     def report(self) -> list[dict[str, object]]:
         return [
@@ -110,6 +129,12 @@ class Supervisor:
             }
             for running in self.services
         ]
+
+
+def last_line(log: Path) -> str:
+    """What a service said last."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def describe_end(code: int) -> str:

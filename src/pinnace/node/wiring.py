@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
+from pinnace.network.fabric import ip_batch, nft_rules, sysctls
 from pinnace.network.tun import open_tun
+from pinnace.node.runtime import last_id
 
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
@@ -26,7 +27,7 @@ def wire(ranges: Ranges, index: int) -> tuple[int, socket.socket]:
     """Make interfaces, routes and rules. Gives the wire's descriptor, and the listener that is the way out."""
     tun = open_tun()
     _feed(["ip", "-batch", "-"], ip_batch(ranges, index))
-    for name, value in SYSCTLS.items():
+    for name, value in sysctls(last_id(Path("/proc/self/gid_map").read_text())).items():
         with contextlib.suppress(FileNotFoundError):
             Path("/proc/sys", name).write_text(value)
     way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
