@@ -85,9 +85,11 @@ def test_this_machine_is_checked_without_options(bob: User) -> None:
 
 
 def test_what_a_user_lacks_is_named_with_the_next_step(carol: User) -> None:
+    """She can have clusters, with a restriction: that is no failure."""
     result = carol.pinnace("doctor", "--on-node")
-    assert "! subordinate ids: none: all containers run as you" in result.stdout
-    assert "  Ask your site's administrators for 65536 ids" in result.stdout
+    assert "! subordinate ids: none: all containers run as you, whatever they ask for" in result.stdout
+    assert "  Ask your site's administrators for newuidmap, and 65536 ids in /etc/subuid" in result.stdout
+    assert "✓ node: namespaces, mounts and network can be made" in result.stdout
 
 
 def test_slurms_own_words_are_shown_if_it_refuses(bob: User) -> None:

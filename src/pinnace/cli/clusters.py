@@ -223,15 +223,17 @@ def run(
         return
     steps = Steps()
     if is_script(workload):
-        argv = [str(Path(workload).absolute()), *arguments]
 
         def script() -> int:
-            return run_script(argv, os.environ | cluster.environment())
+            return run_script([str(Path(workload).absolute()), *arguments], os.environ | cluster.environment())
 
         sys.exit(_run_in(cluster, steps, script, limit=wait_limit))
-    collector = Collector(output_dir) if output_dir else None
-    manifest = Manifest(cluster, workload, steps, collector=collector, until=enough)
+    manifest = Manifest(cluster, workload, steps, Collector(output_dir) if output_dir else None, until=enough)
     sys.exit(_run_in(cluster, steps, manifest.run, early=manifest.offer, limit=wait_limit))
+
+
+def is_script(file: str) -> bool:
+    return file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir()
 
 
 def _run_in(
@@ -244,9 +246,12 @@ def _run_in(
 ) -> int:
     """Start a cluster, do the work, and end the cluster, whatever happens. ``early`` is done once the API answers."""
     cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
+    begin = time.monotonic()
     try:
         with steps.step("cluster is ready") as step:
-            cluster.wait_ready(step.say, limit, early)
+            cluster.wait_for_api(step.say, limit)
+            early()
+            cluster.wait_ready(step.say, None if limit is None else limit - (time.monotonic() - begin))
         code = work()
         if code:
             cluster.check_time()  # a workload that was cut short has an exit code, but that is not why
@@ -290,15 +295,11 @@ def free_port() -> int:
     return secrets.choice(range(30000, 32768))
 
 
-def is_script(file: str) -> bool:
-    return file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir()
-
-
 class Manifest:
     """A manifest to run: offered while the cluster starts, so that its pods wait for nothing but nodes."""
 
     def __init__(
-        self, cluster: Cluster, file: str, steps: Steps, *, collector: Collector | None, until: Until | None
+        self, cluster: Cluster, file: str, steps: Steps, collector: Collector | None, *, until: Until | None
     ) -> None:
         self._cluster = cluster
         self._file = file
@@ -319,20 +320,16 @@ class Manifest:
                 self._workload = Workload(self._cluster.kubeconfig, self._cluster.kubectl)
                 self._workload.apply(self._file)
         try:
-            return self._follow(self._workload)
+            if self._until is None:
+                return self._workload.follow(self._line, self._cluster.check_alive)
+            with Reached(self._until, self._workload, self._cluster.check_alive) as reached:
+                return self._workload.follow(self._line, self._cluster.check_alive, reached)
         except KeyboardInterrupt:
             click.echo("interrupted: ending the workload in order", err=True)
             return 128 + signal.SIGINT
         finally:
             if self._collector:
                 self._collector.events(self._cluster.kubeconfig)
-
-    def _follow(self, workload: Workload) -> int:
-        alive = self._cluster.check_alive
-        if self._until is None:
-            return workload.follow(self._line, alive)
-        with Reached(self._until, workload, alive) as reached:
-            return workload.follow(self._line, alive, reached)
 
     def _line(self, who: str, text: str) -> None:
         click.echo(f"[{who}] {text}")

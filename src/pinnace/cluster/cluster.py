@@ -159,46 +159,50 @@ class Cluster:
         """What ``sbatch`` would get."""
         return launching.cluster_script(self.name, self.directory.path, self.options)
 
-    def wait_ready(
-        self,
-        report: Report = lambda _text: None,
-        limit: float | None = None,
-        early: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Until all nodes are ready for pods, or for ``limit`` seconds. Says what it waits for.
+    def wait_for_api(self, report: Report = lambda _text: None, limit: float | None = None) -> Path:
+        """Until the API answers, with nodes or without, or for ``limit`` seconds. Gives the kubeconfig.
 
-        ``early`` is done as soon as the API answers, with nodes or without.
+        Says what it waits for.
         """
         give_up = time.monotonic() + (math.inf if limit is None else limit)
-        server = self._wait_for_head(report, give_up)
-        kubeconfig = self.directory.write_kubeconfig(server)
+        kubeconfig = self.directory.write_kubeconfig(self._wait_for_head(report, give_up))
         deadline = time.monotonic() + START_LIMIT
         api = Api(kubeconfig, timeout=5.0)
+        while self._ready_nodes(api) is None:
+            self._check_start(deadline, give_up, "its API does not answer")
+            time.sleep(POLL)
+        return kubeconfig
+
+    def wait_ready(self, report: Report = lambda _text: None, limit: float | None = None) -> None:
+        """Until all nodes are ready for pods, or for ``limit`` seconds. Says what it waits for."""
+        give_up = time.monotonic() + (math.inf if limit is None else limit)
+        api = Api(self.wait_for_api(report, limit), timeout=5.0)
+        deadline = time.monotonic() + START_LIMIT
         said = -1
         while True:
-            self.check_alive()
-            self.check_time()
-            self._check_nodes()
             ready = self._ready_nodes(api)
-            if ready is not None and said < 0:
-                early()
             if ready is not None and ready != said:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
             if ready == self.nodes and self._controllers_work(api):
                 self._was_ready = True
                 return
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"the cluster was not ready within {START_LIMIT:.0f} s: {ready or 0} of {self.nodes} nodes",
-                    hint=self._where_logs(),
-                )
-            if time.monotonic() > give_up:
-                raise ClusterError(
-                    f"the cluster was not ready within the limit: {ready or 0} of {self.nodes} nodes",
-                    hint="Give it more time with --wait-limit.",
-                )
+            self._check_start(deadline, give_up, f"{ready or 0} of {self.nodes} nodes")
             time.sleep(POLL)
+
+    def _check_start(self, deadline: float, give_up: float, state: str) -> None:
+        """Raise if there is no use in waiting any longer, or no wish to."""
+        self.check_alive()
+        self.check_time()
+        self._check_nodes()
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}", hint=self._where_logs()
+            )
+        if time.monotonic() > give_up:
+            raise ClusterError(
+                f"the cluster was not ready within the limit: {state}", hint="Give it more time with --wait-limit."
+            )
 
     @staticmethod
     def _ready_nodes(api: Api) -> int | None:

@@ -49,7 +49,7 @@ def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator
     own = [components(), *checks.home(home), slurm()]
     yield from (Finding(host=here, check=check) for check in own)
     if not on_nodes:
-        yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.place(os.environ)))
+        yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.base(os.environ)))
     elif not any(check.state is State.FAILED for check in own):
         yield from _of_nodes(options, home, limit)
 

@@ -325,19 +325,18 @@ def main(argv: list[str]) -> int:
         return 0 if ask_to_stop(words.cluster) else 1
     look_in_sbin()
     spec = ClusterSpec.load(words.cluster.resolve())
-    base = scratch.place(os.environ)
     try:
         checks.require_clock(spec.made, time.time())
         node = NodeSpec(
             cluster=spec,
             index=words.index,
             name=words.name,
-            scratch=scratch.make(base, os.getuid()),
+            scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
         )
         return Agent(node).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:
-        reason, hint = explain(error, base)
+        reason, hint = explain(error, scratch.base(os.environ))
         message = f"{words.name} cannot be a node: {reason}"
         say(message)
         write_json(spec.node_file(words.index), {"name": words.name, "failed": message, "hint": hint})
@@ -346,7 +345,7 @@ def main(argv: list[str]) -> int:
 
 def explain(error: Exception, base: Path) -> tuple[str, str]:
     """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
-    if isinstance(error, namespaces.NamespaceError) and error.hint:
+    if isinstance(error, (namespaces.NamespaceError, PinnaceError)) and error.hint:
         return str(error), error.hint
     for check in checks.host_checks(base):
         if check.state is checks.State.FAILED:

@@ -82,7 +82,7 @@ def place(environment: Mapping[str, str], uid: int) -> Path | None:
         )
     if not asked and not environment.get("PINNACE_SCRATCH") and environment.get("SLURM_TMPDIR"):
         return None  # it goes with the job
-    return (Path(asked) if asked else scratch.place(environment)) / f"pinnace-cache-{uid}"
+    return (Path(asked) if asked else scratch.base(environment)) / f"pinnace-cache-{uid}"
 
 
 def fitting(containerd: str, ids: str) -> list[str]:

@@ -34,7 +34,7 @@ from pinnace.spec import CLOCK_SKEW, LIFE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TOOLS = {"ip": "iproute2", "nft": "nftables"}  # Debian's packages
+TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
 ADMINISTRATORS = "Ask your site's administrators"
 SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host out with --exclude."
 ROOM = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
@@ -102,15 +102,15 @@ def user_namespaces() -> Check:
 
 
 def subordinate_ids() -> Check:
+    """Without them there are clusters too, in which everybody is the user."""
     name = "subordinate ids"
-    ask = f"{ADMINISTRATORS} for {namespaces.IDS} ids"
     given = namespaces.given_ids()
+    wish = f"{ADMINISTRATORS} for newuidmap, and {namespaces.IDS} ids in {namespaces.SUBUID} and {namespaces.SUBGID}."
     if given is None:
-        hint = f"{ask} (`usermod --add-subuids … --add-subgids …`), and for newuidmap (Debian's package: uidmap)."
-        return warning(name, "none: all containers run as you, whoever they ask to be", hint)
-    count = min(number for _, number in given)
+        return warning(name, "none: all containers run as you, whatever they ask for", wish)
+    count = min(count for _, count in given)
     if count < namespaces.IDS:
-        return warning(name, f"only {count}", f"{ask}: images with files of other users may fail.")
+        return warning(name, f"only {count}: images with files of other users may fail", wish)
     return ok(name, f"{count} in {namespaces.SUBUID} and {namespaces.SUBGID}")
 
 
@@ -296,7 +296,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--token", default="")
     words = parser.parse_args(argv)
-    checks = [*home(words.home, words.token), *host_checks(scratch.place(os.environ))]
+    checks = [*home(words.home, words.token), *host_checks(scratch.base(os.environ))]
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     print(json.dumps({"host": name, "time": time.time(), "checks": [asdict(check) for check in checks]}), flush=True)  # noqa: T201
     return 0

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 
 
-def place(environment: Mapping[str, str]) -> Path:
-    """Where a node's directory is made on this host: as the user says, as Slurm says, or where temporary files are."""
+def base(environment: Mapping[str, str]) -> Path:
+    """Where a host has room for us."""
     return Path(environment.get("PINNACE_SCRATCH") or environment.get("SLURM_TMPDIR") or tempfile.gettempdir())
 
 
