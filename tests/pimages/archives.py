@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 NAME = "localhost/test/tiny:1"
 
 
-def oci_tar(path: Path, name: str = NAME, content: bytes = b"content") -> Path:
+def oci_tar(path: Path, name: str = NAME, content: bytes = b"content", level: int = 1) -> Path:
     binary = path.parent / "binary"
     binary.write_bytes(content)
-    path.write_bytes(one_binary_image(binary, name, "amd64"))
+    path.write_bytes(one_binary_image(binary, name, "amd64", level))
     return path
 
 
