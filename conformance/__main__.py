@@ -12,12 +12,13 @@ import click
 
 from conformance.report import exit_code, read_results, table
 from conformance.running import STATE, Choice, Runner
-from conformance.suite import ensure_suite, suite
+from conformance.suite import check_images, ensure_suite, suite
 from pinnace.cli.output import Progress
 from pinnace.components.manifest import architecture
 from pinnace.errors import PinnaceError
 from testbed import Bed
 from testbed.errors import BedError
+from testbed.images.conformance import RECIPES
 from testbed.plan import Plan
 
 PROJECT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ def main(*, focus: str, skip: str, part: str | None, processes: int, nodes: int,
     shutil.rmtree(output, ignore_errors=True)
     parts = [one for one in choice.parts if part in {None, one.name}]
     try:
-        ensure_suite(Progress())
+        check_images(ensure_suite(Progress()), RECIPES.values())
         say(f"a bed of {nodes} hosts")
         bed = Bed.up(Plan(hosts=nodes, fast=True), STATE)
         try:

@@ -7,6 +7,7 @@ the manifest: no user fetches them.
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,13 @@ from pinnace.components import build as building
 from pinnace.components.fetch import fetch_one
 from pinnace.components.manifest import Build, Component, Release, architecture, manifest
 from pinnace.components.store import Origin, State, Store, user_root
+from pinnace.errors import ComponentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pinnace.components.events import Reporter
+    from testbed.images.recipes import Recipe
 
 LOCK = Path(__file__).parent / "lock"
 TESTS = "e2e.test"
@@ -28,6 +33,18 @@ def suite() -> Component:
     kubernetes = manifest()["kubernetes"]
     build = Build(packages=PACKAGES, gib=kubernetes.build.gib, stamps=kubernetes.build.stamps)
     return Component(name="conformance", version=kubernetes.version, release=Release(), build=build, lock=LOCK)
+
+
+def check_images(directory: Path, recipes: Iterable[Recipe]) -> None:
+    """The suite says which images it takes. One of ours that is not among them has an old name or tag."""
+    asked = subprocess.run(
+        [directory / TESTS, "--list-images"], check=True, capture_output=True, text=True, timeout=120
+    )
+    if unknown := {recipe.reference for recipe in recipes} - set(asked.stdout.split()):
+        raise ComponentError(
+            f"the suite of Kubernetes {suite().version} does not use {', '.join(sorted(unknown))}",
+            hint="Bring testbed/images/conformance.py up to date, then run `python -m conformance.locking`.",
+        )
 
 
 def build_argv(component: Component, binary: str, output: Path) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ import pytest
 from conformance.running import Choice, objects, suite_argv
 from conformance.suite import build_argv, suite
 from pinnace.components.manifest import manifest
+from testbed.images.compiling import compile_program
 from testbed.images.conformance import RECIPES
-from testbed.images.entries import Kind
 from testbed.images.golang import GoFile, GoProgram, read_lock
 from testbed.images.golang import build_argv as image_argv
 
@@ -73,7 +75,18 @@ def test_what_comes_from_modules_has_its_place() -> None:
     assert {"-trimpath", "-mod=readonly"} <= set(image_argv("example.org/package", "program"))
 
 
-def test_the_busybox_has_a_shell_that_keeps_names() -> None:
-    layer = RECIPES["busybox:1.37.0-1"].layers[-1]
-    [shell] = [entry for entry in layer.entries if entry.path == "usr/bin/sh"]
-    assert (shell.kind, shell.target) == (Kind.SYMLINK, "bash")
+@pytest.mark.parametrize(("variable", "shell"), [("plain_1", "busybox"), ("my.name", "bash"), ("1st", "bash")])
+def test_the_shell_of_busybox_keeps_the_names_that_kubernetes_allows(tmp_path: Path, variable: str, shell: str) -> None:
+    """Stand-ins for the two shells tell which of them was taken."""
+    for name in ("busybox", "bash"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*"\n')
+        (tmp_path / name).chmod(0o755)
+    [program] = RECIPES["busybox:1.37.0-1"].layers[-1].programs
+    entry = compile_program(replace(program, source=program.source.replace("/usr/bin", str(tmp_path))), work=tmp_path)
+    assert isinstance(entry.content, bytes)
+    (tmp_path / "sh").write_bytes(entry.content)
+    (tmp_path / "sh").chmod(0o755)
+    said = subprocess.run(
+        [tmp_path / "sh", "-c", "x"], env={variable: "1"}, check=True, capture_output=True, text=True, timeout=10
+    )
+    assert said.stdout == f"{shell} -c x\n"

@@ -125,10 +125,11 @@ def build_layer(layer: LayerRecipe, files: Sequence[Path], *, path: Path, lower:
     """Write a layer of the packages in ``files`` to ``path``; return it with the paths in it."""
     with tempfile.TemporaryFile(dir=path.parent) as spool:
         shipped = [entry for deb in files for entry in unpack(deb, spool=spool)]
-        added = [compile_program(program, work=path.parent) for program in layer.programs]
-        added += [add_from_modules(wanted, work=path.parent) for wanted in layer.modules]
+        added = []
         if layer.busybox:
             added += applet_links(shipped, busybox=layer.busybox, spool=spool, work=path.parent)
+        added += [compile_program(program, work=path.parent) for program in layer.programs]
+        added += [add_from_modules(wanted) for wanted in layer.modules]
         entries = assemble(shipped, [*added, *layer.entries], lower=lower)
         made = write_layer(path, partial(write_tar, entries, spool=spool))
     return made, {entry.path for entry in entries}

@@ -9,10 +9,11 @@ stands on Alpine there stands on our Debian base layer here. They are apart from
 
 from __future__ import annotations
 
+from testbed.images.compiling import Program
 from testbed.images.entries import directory, file, link
 from testbed.images.golang import GoFile, GoProgram, read_lock
 from testbed.images.oci import Command
-from testbed.images.recipes import ACCOUNTS, BASE, GROUPS, PAUSE, WEB, LayerRecipe, Recipe
+from testbed.images.recipes import ACCOUNTS, BASE, GROUPS, PAUSE, SOURCES, WEB, LayerRecipe, Recipe
 
 __all__ = ["RECIPES"]
 
@@ -24,7 +25,18 @@ KUBERNETES = read_lock("kubernetes")
 # The tests look for this user and its second group.
 IMAGE_USER = "user-defined-in-image"
 AGNHOST = LayerRecipe(
-    packages=("bind9-dnsutils", "curl", "iproute2", "iputils-ping", "netbase", "netcat-openbsd", "util-linux", "wget"),
+    # diffutils are for the suite's own pod, which has kubectl.
+    packages=(
+        "bind9-dnsutils",
+        "curl",
+        "diffutils",
+        "iproute2",
+        "iputils-ping",
+        "netbase",
+        "netcat-openbsd",
+        "util-linux",
+        "wget",
+    ),
     exclude=("adduser",),
     entries=(
         link("usr/bin/nc", "nc.openbsd"),
@@ -50,12 +62,12 @@ AGNHOST_COMMAND = Command(
     ports=("80/tcp", "8080/tcp", "8081/tcp", "9376/tcp", "5000/tcp"),
 )
 
-# Not Debian's static busybox, which crashes when it looks up a name; and not its shell, which drops variables that have
-# dots or dashes in their names.
+# Not Debian's static busybox, which crashes when it looks up a name. Upstream's image has all applets in /bin.
 BUSYBOX = LayerRecipe(
     packages=("busybox",),
     exclude=("adduser",),
-    entries=(link("usr/bin/sh", "bash"),),
+    entries=(link("usr/bin/sysctl", "busybox"),),
+    programs=(Program(path="usr/bin/sh", source=(SOURCES / "sh.c").read_text(), flags=("-Os",)),),
     busybox="usr/bin/busybox",
 )
 

@@ -6,7 +6,9 @@ build may not change them. With ``-trimpath`` and without C, the same Go gives t
 
 from __future__ import annotations
 
+import functools
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,15 +75,20 @@ def build_argv(package: str, output: str) -> list[str]:
     return ["nice", "-n", "10", "go", "build", *flags, "-o", output, package]
 
 
-def add_from_modules(wanted: GoProgram | GoFile, *, work: Path) -> Entry:
-    """Return a program or a file as an entry."""
-    module = work / "module"
-    module.mkdir(exist_ok=True)
-    (module / "go.mod").write_text(wanted.lock.go_mod)
-    (module / "go.sum").write_text(wanted.lock.go_sum)
+@functools.cache
+def add_from_modules(wanted: GoProgram | GoFile) -> Entry:
+    """Return a program or a file as an entry. It is remembered: several images are one program with little changed."""
+    with tempfile.TemporaryDirectory(prefix="module-") as work:
+        return take(wanted, work=Path(work))
+
+
+def take(wanted: GoProgram | GoFile, *, work: Path) -> Entry:
+    """Do that in an empty directory."""
+    (work / "go.mod").write_text(wanted.lock.go_mod)
+    (work / "go.sum").write_text(wanted.lock.go_sum)
     if isinstance(wanted, GoProgram):
-        run(build_argv(wanted.package, "program"), cwd=module, environment=SETTINGS, seconds=SECONDS, hint=HINT)
-        return Entry(path=wanted.path, kind=Kind.FILE, mode=wanted.mode, content=(module / "program").read_bytes())
+        run(build_argv(wanted.package, "program"), cwd=work, environment=SETTINGS, seconds=SECONDS, hint=HINT)
+        return Entry(path=wanted.path, kind=Kind.FILE, mode=wanted.mode, content=(work / "program").read_bytes())
     argv = ["go", "mod", "download", "-json", wanted.module]
-    found = json.loads(run(argv, cwd=module, environment=SETTINGS, seconds=SECONDS, hint=HINT))["Dir"]
+    found = json.loads(run(argv, cwd=work, environment=SETTINGS, seconds=SECONDS, hint=HINT))["Dir"]
     return Entry(path=wanted.path, kind=Kind.FILE, mode=0o644, content=(Path(found) / wanted.source).read_bytes())
