@@ -59,7 +59,7 @@ def traces() -> dict[str, set[str]]:
     return {
         "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
         "interfaces": {path.name for path in Path("/sys/class/net").iterdir()},
-        "cgroups": {str(path) for top in hierarchies for path in top.rglob("*/")},
+        "cgroups": {path for top in hierarchies for path, _, _ in os.walk(top)},  # some go while we look
         **{kind: namespaces(kind) for kind in ("net", "mnt", "pid", "uts", "ipc", "cgroup")},
     }
 

@@ -8,6 +8,7 @@ groups belong to the machine, nor cpuset, since the hosts have more CPUs than th
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,8 +76,8 @@ class Cgroups:
 
     def pids(self, host: str = "") -> list[int]:
         """Every process of one host, or of all."""
-        groups = (self.unified / host).rglob("cgroup.procs")
-        return [pid for group in groups for pid in map(int, read(group).split())]
+        groups = [Path(group) for group, _, _ in os.walk(self.unified / host)]  # some may go while we look
+        return [pid for group in groups for pid in map(int, read(group / "cgroup.procs").split())]
 
     def freeze(self, host: str, *, frozen: bool) -> None:
         (self.unified / host / "cgroup.freeze").write_text("1" if frozen else "0")
