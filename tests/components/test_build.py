@@ -88,9 +88,10 @@ def test_every_real_binary_says_its_version(real_store: Path) -> None:
 
 
 @pytest.mark.build
+@pytest.mark.timeout(900)
 def test_a_build_from_empty_caches_gives_the_pinned_bytes(pinnace: Pinnace, tmp_path: Path) -> None:
     """Another GOCACHE, another directory, the same bytes: `go build` itself is reproducible, and so are our flags."""
-    result = pinnace("fetch", "--from", "build", SMALL, timeout=280, GOCACHE=str(tmp_path / "cache"))
+    result = pinnace("fetch", "--from", "build", SMALL, timeout=840, GOCACHE=str(tmp_path / "cache"))
     assert "building bridge" in result.stderr
     row = json.loads(pinnace("fetch", "--list", SMALL, "-o", "json").stdout)[0]
     assert row["origin"] == "build"
@@ -133,7 +134,7 @@ def test_an_interrupted_build_leaves_nothing_running_and_the_next_one_works(
     else:
         raise AssertionError("go is still running")
     assert json.loads(pinnace("fetch", "--list", SMALL, "-o", "json").stdout)[0]["state"] == "missing"
-    pinnace("fetch", "--from", "build", SMALL, timeout=200)
+    pinnace("fetch", "--from", "build", SMALL, timeout=280)
     assert not list((pinnace.home / "components" / SMALL).glob(".staging-*"))
     shutil.rmtree(tmp_path / "cold", ignore_errors=True)
 
@@ -142,7 +143,7 @@ def test_an_interrupted_build_leaves_nothing_running_and_the_next_one_works(
 def test_two_at_once_do_the_work_once(pinnace: Pinnace) -> None:
     with ExitStack() as stack:
         both = [stack.enter_context(pinnace.popen("fetch", "--from", "build", SMALL)) for _ in range(2)]
-        output = [process.communicate(timeout=200)[1] for process in both]
+        output = [process.communicate(timeout=280)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], output
     assert sum("building bridge" in text for text in output) == 1, output
     assert sum("waiting for process" in text or "meanwhile" in text for text in output) == 1, output
@@ -163,7 +164,7 @@ def small_filesystem(path: Path, size: str) -> Iterator[Path]:
 def test_a_full_store_says_so_and_stays_clean(pinnace: Pinnace, tmp_path: Path) -> None:
     assert os.geteuid() == 0, "this test mounts a small file system"
     with small_filesystem(tmp_path / "full", "6m") as full:
-        result = pinnace("fetch", "--from", "build", SMALL, code=1, timeout=200, PINNACE_HOME=str(full))
+        result = pinnace("fetch", "--from", "build", SMALL, code=1, timeout=280, PINNACE_HOME=str(full))
         assert "no space left" in result.stderr
         assert "PINNACE_HOME" in result.stderr or "GOCACHE" in result.stderr
         assert [path.name for path in (full / "components" / SMALL).iterdir()] == [".lock"]
