@@ -126,11 +126,13 @@ def mebibytes(pid: int) -> float:
 def footprint(bed: Bed) -> None:
     bed.run(["pinnace", "up", "-N", "2", "--mem", "4G"], timeout=120)
     time.sleep(SETTLED)
-    names = processes((STATE.home / "alice").stat().st_uid)
+    uid = (STATE.home / "alice").stat().st_uid
+    names = processes(uid)
     before = {pid: cpu_seconds(pid) for pid in names}
     time.sleep(IDLE)
     table: dict[str, list[float]] = {}
-    for pid, name in names.items():
+    for pid in names.keys() & processes(uid).keys():  # not those that come and go
+        name = names[pid]
         row = table.setdefault(name, [0, 0, 0])
         row[0] += 1
         row[1] += mebibytes(pid)
