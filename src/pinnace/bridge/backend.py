@@ -93,6 +93,7 @@ class Partition:
 class Backend(Protocol):
     """A Slurm as one user of it. Every method may raise SlurmError, which is final, or UnreachableError."""
 
+    user: str
     files: bool
     """Whether the job's files are ours to read and write."""
 

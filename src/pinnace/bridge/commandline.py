@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import getpass
 import os
 import re
 from pathlib import Path
@@ -27,8 +28,8 @@ PASSING = re.compile(
 )
 SEPARATOR = "\x1f"
 # With a width, because squeue cuts at 20 otherwise.
-QUEUE = ("JobArrayID:64", "Comment:300", "State:20", "Reason:80", "SubmitTime:24", "StartTime:24", "EndTime:24",
-         "NodeList:4000", "NumNodes:12", "exit_code:12")  # fmt: skip
+QUEUE = ("JobArrayID:64", "Comment:200", "State:20", "Reason:80", "SubmitTime:24", "StartTime:24", "EndTime:24",
+         "NodeList:500", "NumNodes:12", "exit_code:12")  # fmt: skip
 ACCOUNTING = ("JobID", "State", "Submit", "Start", "End", "NodeList", "NNodes", "ExitCode", "ElapsedRaw",
               "TotalCPU", "MaxRSS", "AllocTRES", "SubmitLine")  # fmt: skip
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -41,6 +42,7 @@ class CommandLine:
 
     def __init__(self) -> None:
         self._slurm = Slurm()
+        self.user = getpass.getuser()
 
     def directory(self) -> str:
         return str(Path.home() / "slurmjobs")
@@ -78,7 +80,7 @@ class CommandLine:
 
     def _sacct(self, *argv: str) -> str:
         form = ("--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(ACCOUNTING)}")
-        return self._cli("sacct", *form, "--array", *argv, environment=utc())
+        return self._cli("sacct", *form, *argv, environment=utc())
 
     def cancel(self, job: int) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["OPTIONS", "Kind", "Options", "arguments", "directives", "from_fields", "parse", "properties"]
 
@@ -24,7 +24,6 @@ Options = dict[str, str]
 
 MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # in MiB, as Slurm counts
 TIME = re.compile(r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?)|(?P<rest>\d+(?::\d+){0,2})")
-MULTIPLE = "--dependency"
 
 
 class Kind(StrEnum):
@@ -37,6 +36,7 @@ class Kind(StrEnum):
     TIME = "time"
     MOMENT = "moment"
     FLAG = "flag"
+    CHOICE = "choice"  # yes or no
     SHARING = "sharing"
 
 
@@ -79,6 +79,7 @@ OPTIONS = (
     _option("begin", "--begin", "begin_time", "-b", Kind.MOMENT),
     _option("deadline", "--deadline", "deadline"),
     _option("dependency", "--dependency", "dependency", "-d"),
+    _option("killOnInvalidDependency", "--kill-on-invalid-dep", "kill_on_invalid_dependency", "", Kind.CHOICE),
     _option("nice", "--nice", "nice", "", Kind.COUNT),
     _option("signal", "--signal", "signal"),
     _option("output", "--output", "standard_output", "-o"),
@@ -159,29 +160,10 @@ def properties(options: Options) -> dict[str, Any]:
         if option is None or not option.rest:
             raise UsageError(f"slurmrestd has nothing like {name}", hint="Use Slurm's command line for this job.")
         try:
-            given[option.rest] = _property(option.kind, value)
+            given[option.rest] = IN_REST.get(option.kind, str)(value)
         except ValueError as error:
             raise UsageError(f"{name}={value}: {error or 'not understood'}") from error
     return given
-
-
-def _property(kind: Kind, value: str) -> Any:
-    match kind:
-        case Kind.COUNT:
-            return int(value)
-        case Kind.RANGE:
-            return [int(count) for count in value.split("-", maxsplit=1)]
-        case Kind.MEMORY:
-            return mebibytes(value)
-        case Kind.TIME:
-            return minutes(value)
-        case Kind.MOMENT:
-            return int(dt.datetime.fromisoformat(value).timestamp())
-        case Kind.FLAG:
-            return True
-        case Kind.SHARING:
-            return value or "true"
-    return value
 
 
 def mebibytes(text: str) -> int:
@@ -203,3 +185,15 @@ def minutes(text: str) -> int:
         hours, mins, seconds = [0, *parts, 0] if len(parts) == 1 else [0, *parts] if len(parts) == 2 else parts
         days = 0
     return (days * 24 + hours) * 60 + mins + (seconds > 0)
+
+
+IN_REST: dict[Kind, Callable[[str], Any]] = {
+    Kind.COUNT: int,
+    Kind.RANGE: lambda value: [int(count) for count in value.split("-", maxsplit=1)],
+    Kind.MEMORY: mebibytes,
+    Kind.TIME: minutes,
+    Kind.MOMENT: lambda value: int(dt.datetime.fromisoformat(value).timestamp()),
+    Kind.FLAG: lambda _: True,
+    Kind.CHOICE: lambda value: value == "yes",
+    Kind.SHARING: lambda value: value or "true",
+}

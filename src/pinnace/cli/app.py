@@ -10,6 +10,7 @@ import click
 
 from pinnace import __version__
 from pinnace.cli import clusters, showing
+from pinnace.cli.bridge import bridge
 from pinnace.cli.completion import completion
 from pinnace.cli.doctor import doctor
 from pinnace.cli.fetch import fetch
@@ -40,7 +41,7 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
+for command in (fetch, image, bridge, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
     pinnace.add_command(command)
 
 
