@@ -189,11 +189,11 @@ def minutes(text: str) -> int:
 
 IN_REST: dict[Kind, Callable[[str], Any]] = {
     Kind.COUNT: int,
-    Kind.RANGE: lambda value: [int(count) for count in value.split("-", maxsplit=1)],
+    Kind.RANGE: lambda value: [int(count) for count in value.split("-", maxsplit=1)] if "-" in value else int(value),
     Kind.MEMORY: mebibytes,
     Kind.TIME: minutes,
     Kind.MOMENT: lambda value: int(dt.datetime.fromisoformat(value).timestamp()),
     Kind.FLAG: lambda _: True,
     Kind.CHOICE: lambda value: value == "yes",
-    Kind.SHARING: lambda value: value or "true",
+    Kind.SHARING: lambda value: value or "exclusive",
 }

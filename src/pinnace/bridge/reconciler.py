@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 SOON = 1.0  # seconds until something is looked at again for which no event comes
 LATER = 15.0
 SETTLED = 10.0  # seconds after which a submission that was cut off is either known to Slurm or never will be
-COLLECTING = 20  # tries to collect results, with growing pauses
+COPYING = 600.0  # seconds for a pod that copies
 FAILED = "REJECTED"  # the state of a job that Slurm never took
 
 log = logging.getLogger(__name__)
@@ -364,6 +364,8 @@ class Reconciler:
         if phase == "Failed":
             tail = self.api.get(f"{path}/{name}/log?tailLines=5")
             raise staging.StagingError(f"pod {name}: {str(tail).strip()}")
+        if time.time() - seconds_of(found["metadata"]["creationTimestamp"]) > COPYING and phase != "Succeeded":
+            raise staging.StagingError(f"pod {name} has not ended after {COPYING:.0f} s: see `kubectl describe pod`")
         return bool(phase == "Succeeded")
 
     def _mark(self, job: Job, backend: Backend, reports: Sequence[Report]) -> None:

@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from pinnace.bridge import options
 from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, tag_in, words_of
@@ -32,6 +32,7 @@ LISTED = "v0.0.39"  # the first version in which the environment is a list
 LIMIT = 30.0  # seconds for an answer
 GONE = ("invalid job id", "already complet", "no job", "not found")
 PASSING = ("unable to contact", "timed out", "connection", "communication", "temporarily", "database", "protocol auth")
+UNSPECIFIED = "Unspecified error"
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}  # slurmrestd refuses a job that has none
 
 
@@ -68,8 +69,10 @@ class Rest:
 
     def recall(self, tag: str, name: str, since: int) -> int | None:
         """By its comment where accounting keeps these, else by its name: submitted in the minute after ``since``."""
-        answer = self._ask("GET", "slurmdb", f"jobs?start_time={since}&users={quote(self.user)}")
+        answer = self._ask("GET", "slurmdb", f"jobs?start_time=uts{since}")
         for job in answer["jobs"]:
+            if job["association"]["user"] != self.user:
+                continue
             comment = (job.get("comment") or {}).get("job") or ""
             close = job.get("name") == name and 0 <= number(job["time"]["submission"]) - since <= 2 * LIMIT
             if tag_in(comment) == tag or (close and not comment):
@@ -135,7 +138,8 @@ class Rest:
             answer = json.loads(data)
         except ValueError:
             answer = {}
-        said = "; ".join(words_of(error) for error in answer.get("errors") or ())
+        errors = answer.get("errors") or ()
+        said = "; ".join(words_of(error) for error in errors)
         if status < 400 and not said:
             return dict(answer)
         said = said or data.decode(errors="replace").strip()[:300] or http.client.responses.get(status, str(status))
@@ -144,8 +148,9 @@ class Rest:
         lowered = said.lower()
         if any(word in lowered for word in GONE):
             raise SlurmNotFoundError(said)
-        # 22.05 has no other words for a token that slurmctld refuses than these, so they may pass.
-        if any(word in lowered for word in PASSING) or "unspecified error" in lowered or status in {502, 503, 504}:
+        # 22.05 has no better word than this for a token that slurmctld refuses: it may pass.
+        unspecified = all(error.get("error") == UNSPECIFIED for error in errors)
+        if unspecified or any(word in lowered for word in PASSING) or status in {502, 503, 504}:
             raise UnreachableError(f"slurmrestd: {said}")
         raise SlurmError(f"slurmrestd: {said}")
 
@@ -233,7 +238,7 @@ def properties(submission: Submission, version: str) -> dict[str, Any]:
             if name in given:
                 given[name] = {"set": True, "number": given[name]}
         if "nodes" in given:
-            given["nodes"] = "-".join(map(str, given["nodes"]))
+            given["nodes"] = submission.options["--nodes"]
     if submission.arguments:
         given["argv"] = list(submission.arguments)
     return given
