@@ -21,7 +21,7 @@ while :; do
   over=; [ -e "$mark" ] && over=1
   for pattern in "$@"; do for file in $pattern; do
     [ -f "$file" ] || continue
-    place=/tmp/at$(echo "$file" | tr -c 'A-Za-z0-9\\n' _); at=0; [ -e "$place" ] && read -r at <"$place"
+    place=${TMPDIR:-/tmp}/at$(echo "$file" | tr -c 'A-Za-z0-9\\n' _); at=0; [ -e "$place" ] && read -r at <"$place"
     size=$(wc -c <"$file"); [ "$size" -gt "$at" ] || continue
     [ -n "$many" ] && [ "$last" != "$file" ] && echo "==> ${file##*/} <==" && last=$file
     tail -c +$((at + 1)) "$file" | head -c $((size - at)); echo "$size" >"$place"
@@ -33,6 +33,7 @@ done
 COPY = """
 set -e
 from=$1 to=$2; shift 2; mkdir -p "$to"; cd "$from"
+for file in "$@"; do ls -d -- "$file" >/dev/null; done
 tar cf - -- "$@" | tar xf - -C "$to"
 """
 

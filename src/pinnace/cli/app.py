@@ -17,6 +17,7 @@ from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
 from pinnace.cli.interruption import terminate_on_signals
 from pinnace.cli.output import OutputFormat, fail, output_option, show
+from pinnace.cli.pod import pod
 from pinnace.components.manifest import manifest
 from pinnace.errors import PinnaceError
 
@@ -41,7 +42,7 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, bridge, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
+for command in (fetch, image, bridge, pod, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
     pinnace.add_command(command)
 
 
