@@ -151,8 +151,9 @@ def running(alice: User, *options: str, path: str = "") -> Iterator[subprocess.P
 @pytest.fixture(scope="session")
 def bridged(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with a bridge that most tests share."""
+    mine = (word for namespace in ("default", "of-bob", "of-nobody") for word in ("--namespace", namespace))
     socket = ("--socket", "/run/slurmrestd/slurmrestd.sock")
-    options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *socket)
+    options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *socket, *mine)
     with running(cluster.alice, *options):
         cluster.until("the kinds", lambda: "slurmjobs" in cluster.kubectl("api-resources", "-o", "name", code=None))
         yield cluster

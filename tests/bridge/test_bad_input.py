@@ -49,7 +49,7 @@ def test_what_cannot_be_submitted(bridged: Cluster) -> None:
         slurmjob("escapes", "true", options={"workingDirectory": "/home/alice"},
                  inputs=[{"to": "escape/passwd", "text": "x"}]),
         slurmjob("no-volume", "true", inputs=[{"to": "x", "volume": {"hostPath": {"path": "/home/alice/absent"}},
-                                               "path": "y"}]),
+                                               "path": "sub"}]),
     )  # fmt: skip
     said = {
         "no-script": "/home/alice/absent.sh",

@@ -125,8 +125,8 @@ class Reconciler:
             self._patch(job, {"state": "SUSPENDED", "reason": "JobSuspended"})
             return
         native = self._dependencies(job) if new else []
-        connection = self._slurms.of(job)
         try:
+            connection = self._slurms.of(job)
             submission = self._submission(job, connection.backend)
             number = None if new else self._recover(job, connection.backend, submission.options["--job-name"])
             if number is None:
@@ -306,7 +306,8 @@ class Reconciler:
             if reports:
                 self._patch(job, observed(reports))
             raise Waiting(LATER)  # the observer tells
-        final = about.reports if about and all(report.end for report in about.reports) else reports
+        # slurmctld knows best how a job has ended, until it forgets tasks of a long array.
+        final = about.reports if about and len(about.reports) > len(reports) else reports
         if not final:
             self._finish(job, succeeded=False, reason="Lost", message="Slurm knows nothing of this job any more")
             return

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import http.client
 import json
+import shlex
 import socket
 import ssl
 import time
@@ -23,7 +24,7 @@ from pinnace.errors import SlurmError
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pinnace.bridge.backend import Submission
 
@@ -51,7 +52,8 @@ class Rest:
 
     def submit(self, submission: Submission) -> int:
         job = properties(submission, self.version())
-        answer = self._ask("POST", "slurm", "job/submit", {"script": submission.script, "job": job})
+        script = with_arguments(submission.script, submission.arguments)
+        answer = self._ask("POST", "slurm", "job/submit", {"script": script, "job": job})
         return int(number(answer.get("job_id")) or answer["result"]["job_id"])
 
     def jobs(self) -> list[Report]:
@@ -239,9 +241,20 @@ def properties(submission: Submission, version: str) -> dict[str, Any]:
                 given[name] = {"set": True, "number": given[name]}
         if "nodes" in given:
             given["nodes"] = submission.options["--nodes"]
-    if submission.arguments:
-        given["argv"] = list(submission.arguments)
     return given
+
+
+def with_arguments(script: str, arguments: Sequence[str]) -> str:
+    """A script that calls itself with arguments. slurmrestd has a field for them, of which that of 22.05 dies."""
+    if not arguments:
+        return script
+    text = base64.encodebytes(script.encode()).decode()
+    return (
+        "#!/bin/sh\n"
+        "script=$(mktemp) || exit 1\ntrap 'rm -f \"$script\"' EXIT\n"
+        f"base64 -d >\"$script\" <<'END'\n{text}END\n"
+        f'chmod 700 "$script"\n"$script" {shlex.join(arguments)}\n'
+    )
 
 
 def parse_job(job: dict[str, Any]) -> Report:

@@ -8,6 +8,7 @@ namespace of the job that names it, so nobody can run as another.
 from __future__ import annotations
 
 import base64
+import getpass
 import http
 import threading
 import time
@@ -71,7 +72,7 @@ class Slurms:
         self._lock = threading.Lock()
 
     def of(self, job: Job, *, known: bool = False) -> Connection:
-        """The connection for a job. ``known``: what was submitted with a Secret that is gone goes on to be followed."""
+        """The connection for a job. ``known``: it is submitted, and is followed even if its Secret is gone by now."""
         cluster = job.spec.get("cluster")
         if cluster is None and self._policy.may_use_command_line(job.namespace):
             return self._connect(("",), CommandLine, None)
@@ -80,7 +81,7 @@ class Slurms:
         key = (job.namespace, secret, url)
         with self._lock:
             connection = self._connections.get(key)
-        if connection and time.monotonic() - connection.read < FRESH:
+        if known and connection and time.monotonic() - connection.read < FRESH:
             return connection
         try:
             data = secret_data(self._api(), job.namespace, secret)
@@ -89,7 +90,7 @@ class Slurms:
                 return connection
             hint = "" if cluster else f" (the bridge's own command line is not for namespace {job.namespace})"
             raise UnreachableError(f"no credentials for Slurm: {error.message}{hint}") from error
-        return self._connect(key, lambda: self._rest(url, data), data)
+        return self._connect(key, lambda: self._rest(job.namespace, url, data), data)
 
     def _connect(self, key: tuple[str, ...], make: Callable[[], Backend], origin: object) -> Connection:
         with self._lock:
@@ -101,7 +102,7 @@ class Slurms:
             known.read = time.monotonic()
             return known
 
-    def _rest(self, url: str, data: dict[str, str]) -> Rest:
+    def _rest(self, namespace: str, url: str, data: dict[str, str]) -> Rest:
         """Bridge Operator's Secrets call the token a password."""
         address, user, token = url or data.get("url", ""), data.get("username", ""), data.get("token", "")
         token = token or data.get("password", "")
@@ -110,7 +111,9 @@ class Slurms:
         place = base_url(address)
         if place.startswith("unix:") and place.removeprefix("unix://") not in self._policy.sockets:
             raise SlurmError(f"this bridge does not use {place}", hint="Start it with --socket PATH to allow that.")
-        return Rest(address, user, token, directory=data.get("directory", ""), files=self._policy.files)
+        # Our own rights only for ourselves: a Secret of somebody else may claim to be ours.
+        mine = self._policy.files and self._policy.may_use_command_line(namespace) and user == getpass.getuser()
+        return Rest(address, user, token, directory=data.get("directory", ""), files=mine)
 
     def all(self) -> list[Connection]:
         with self._lock:

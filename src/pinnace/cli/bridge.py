@@ -6,10 +6,12 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
+from pinnace.bridge import deployment
 from pinnace.bridge.controller import Controller, end_with_thread
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
@@ -34,7 +36,7 @@ from pinnace.controlplane.access import Access
     "Without, all if it is a cluster of yours (--name), and none elsewhere.",
 )
 @click.option("--socket", "sockets", multiple=True, metavar="PATH", help="A slurmrestd's socket that jobs may name.")
-@click.option("--files", is_flag=True, help="You may read and write the files of jobs that go through slurmrestd.")
+@click.option("--files", is_flag=True, help="The files of your own jobs are here, also of those through slurmrestd.")
 @click.option("--image", default="", help="Image with a shell and tar, for pods that follow logs and copy to volumes.")
 @click.option("--log-pods", type=click.IntRange(0), default=20, show_default=True, help="How many at once.")
 @click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between polls.")
@@ -42,6 +44,11 @@ from pinnace.controlplane.access import Access
 @click.option("--own-kind-only", is_flag=True, help="Only SlurmJob of pinnace.local, not the predecessors' kinds.")
 @click.option("--no-install", is_flag=True, help="The kinds are installed already; you may not.")
 @click.option("--print-crds", is_flag=True, help="Only print the custom resource definitions.")
+@click.option(
+    "--print-manifest",
+    metavar="IMAGE",
+    help="Only print what runs the bridge in a cluster, from that image (deploy/image.py builds it).",
+)
 def bridge(
     *,
     name: str | None,
@@ -59,16 +66,24 @@ def bridge(
     own_kind_only: bool,
     no_install: bool,
     print_crds: bool,
+    print_manifest: str | None,
 ) -> None:
     """Run SlurmJob, BridgeJob and WlmJob objects of a Kubernetes cluster in Slurm. Stays in the foreground."""
     if print_crds:
-        click.echo(yaml.safe_dump_all(definitions(), sort_keys=False), nl=False)
+        click.echo(documents(definitions()), nl=False)
+        return
+    if print_manifest:
+        given = ["--image", image] if image else []
+        click.echo(documents(deployment.manifest(print_manifest, namespaces, given)), nl=False)
         return
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     if in_pod:
         access = Access.in_pod()
     elif name:
-        access = Access.from_file(pick(name).kubeconfig)
+        cluster = pick(name)
+        if not (cluster.directory.path / "kubeconfig").exists():
+            cluster.wait_ready()
+        access = Access.from_file(cluster.kubeconfig)
         as_me = as_me or (EVERY,)
     else:
         access = Access.from_file(kubeconfig or user_kubeconfig(), context=context)
@@ -86,3 +101,14 @@ def bridge(
         show_partitions(controller.api, controller.slurms)
     click.echo(f"the bridge is ready (process {os.getpid()})", err=True)
     controller.run()
+
+
+def documents(bodies: list[dict[str, Any]]) -> str:
+    """As one manifest, without the marks that YAML has for parts that are the same."""
+    return yaml.dump_all(bodies, Dumper=_Plain, sort_keys=False)
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
