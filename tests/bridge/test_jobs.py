@@ -158,3 +158,27 @@ def test_partitions_are_nodes(bridged: Cluster) -> None:
     assert labels["wlm.sylabs.io/nodes"] == "2"
     assert "wlm.sylabs.io/gpu" in labels
     bridged.kubectl("wait", "--for=condition=Ready", "node/slurm-main", "--timeout=60s")
+
+
+def test_a_step_of_a_pipeline(bridged: Cluster) -> None:
+    """Bridge's three steps in Python: set up, invoke, clean up."""
+    code = """
+import sys
+from pathlib import Path
+from pinnace.bridge.pipeline import SlurmStep
+from pinnace.controlplane.access import Access
+from pinnace.errors import SlurmError
+access = Access.from_file(Path(sys.argv[1]))
+states = []
+with SlurmStep("step", {"script": "true", "options": {"memory": "50M"}}, access=access) as step:
+    print(step.invoke(states.append)["exitCode"], states[-1])
+with SlurmStep("bad-step", {"script": "exit 4", "options": {"memory": "50M"}}, access=access) as step:
+    try:
+        step.invoke()
+    except SlurmError as error:
+        print(error.message)
+"""
+    kubeconfig = f".local/share/pinnace/clusters/{bridged.kubectl.cluster}/kubeconfig"
+    said = bridged.alice.run("/opt/pinnace/bin/python3", "-c", code, kubeconfig).stdout
+    assert said == "0 COMPLETED\nbad-step: FAILED NonZeroExitCode\n"
+    assert "step" not in bridged.kubectl("get", "slj", "-o", "name")
