@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/bridge.py [ROUNDS [JOBS]]
 
-Latency: from the command (`sbatch`, `kubectl create`) to the first line of the job's script, in turn, on a test bed with
-the scheduler's own delay switched off. Load: JOBS SlurmJobs in flight; what slurmctld and the API server are asked in
-half a minute in which nothing changes.
+Latency: from the command (`sbatch`, `kubectl create`) to the first line of the job's script, in turn, on a test bed
+with the scheduler's own delay switched off. Load: JOBS SlurmJobs in flight; what slurmctld and the API server are asked
+in half a minute in which nothing changes.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minio import Minio
-
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,12 +33,12 @@ def gateway() -> Path:
 @contextlib.contextmanager
 def s3_server(user: User) -> Iterator[str]:
     """The address of a server on the login host, which runs as the user."""
-    program, data = user.home / "versitygw", user.home / "s3"
+    program = user.home / "versitygw"
     program.write_bytes(gateway().read_bytes())
     program.chmod(0o755)
-    user.run("mkdir", "-p", "s3", "s3iam")
+    user.run("mkdir", "-p", "s3")
     variables = [f"ROOT_ACCESS_KEY={ACCESS}", f"ROOT_SECRET_KEY={SECRET}"]
-    argv = ["env", *variables, "/home/alice/versitygw", "--port", f"10.50.0.1:{PORT}", "--iam-dir", "s3iam", "posix"]
+    argv = ["env", *variables, "/home/alice/versitygw", "--port", f"10.50.0.1:{PORT}", "posix"]
     log = user.home / "s3.log"
     with log.open("w") as file:
         process = user.bed.popen([*argv, "--nometa", "s3"], user=user.name, stdout=file, stderr=file)
@@ -51,8 +49,3 @@ def s3_server(user: User) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
-    del data
-
-
-def client(endpoint: str) -> Minio:
-    return Minio(endpoint, access_key=ACCESS, secret_key=SECRET, secure=False)

@@ -84,8 +84,7 @@ class CommandLine:
 
     def cancel(self, job: int) -> None:
         try:
-            self._cli("scancel", "--full", str(job))
-            self._cli("scancel", str(job))  # --full alone leaves pending tasks of an array
+            self._cli("scancel", str(job))
         except UnreachableError:
             raise
         except SlurmError as error:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pinnace.bridge.slurms import Slurms
     from pinnace.controlplane.api import Api
 
+ENDED = {"DONE", "FAILED", "KILLED", "UNKNOWN", "Succeeded", "Failed"}
 FRESH = 60.0  # seconds for which the features of a cluster are not asked for again
 
 
@@ -48,6 +49,8 @@ class Predecessors:
             self._fail(resource, body, str(error))
             return
         if child is None:
+            if ENDED & set((body.get("status") or {}).values()):
+                return  # its SlurmJob was deleted afterwards
             self._create(resource, body, spec)
         elif child.metadata.get("ownerReferences", [{}])[0].get("uid") != body["metadata"]["uid"]:
             self._fail(resource, body, f"there is another SlurmJob called {child.name}")

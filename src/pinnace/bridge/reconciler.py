@@ -434,20 +434,22 @@ class Reconciler:
                 mark_of(job, connection.backend).unlink(missing_ok=True)
 
     def _cancel(self, job: Job) -> None:
-        connection = self._slurms.of(job, known=True)
-        backend = connection.backend
-        number = job.id
+        """End a job in Slurm; returns when that has happened."""
+        connection, number = self._slurms.of(job, known=True), job.id
         if number is None:
-            number = self._lookup(job, backend, job.spec.get("options", {}).get("jobName", job.name))
+            name = job.spec.get("options", {}).get("jobName", job.name)
+            number = self._recover(job, connection.backend, name)
             if number is None:
-                if time.time() - (job.intent or 0) < SETTLED:
-                    raise Waiting(SOON)
                 return
-        mine = [report for report in backend.jobs() if report.tag == job.tag]
-        if mine and not is_over(mine):
-            backend.cancel(number)
-            raise Waiting(SOON)
-        connection.observer.forget(job.tag)
+        self._watch(job, connection, number)
+        reports = connection.observer.reports(job.tag)
+        if connection.observer.error:
+            raise UnreachableError(connection.observer.error)
+        if reports is None:
+            raise Waiting(LATER)  # the observer tells
+        if reports and not is_over(reports):
+            connection.backend.cancel(number)
+            raise Waiting(LATER)
 
     # --- writing ------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ KNOWN = tuple(f"v0.0.{number}" for number in range(36, 45))
 LISTED = "v0.0.39"  # the first version in which the environment is a list
 LIMIT = 30.0  # seconds for an answer
 GONE = ("invalid job id", "already complet", "no job", "not found")
-PASSING = ("unable to contact", "timed out", "connection", "communication", "temporarily", "database", "protocol auth")
+PASSING = ("unable to contact", "timed out", "connection", "communication", "temporarily", "database", "protocol auth",
+           "zero bytes")  # fmt: skip
 UNSPECIFIED = "Unspecified error"
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}  # slurmrestd refuses a job that has none
 

@@ -107,8 +107,11 @@ class Access:
 
 def named(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
     """An entry of a kubeconfig's lists."""
-    found: dict[str, Any] = next(entry[kind] for entry in document[f"{kind}s"] if entry["name"] == name)
-    return found
+    for entry in document[f"{kind}s"]:
+        if entry["name"] == name:
+            found: dict[str, Any] = entry[kind]
+            return found
+    raise LookupError(f"no {kind} {name!r}")
 
 
 def content(entry: dict[str, Any], key: str, base: Path) -> bytes:
