@@ -17,7 +17,7 @@ from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
 from pinnace.bridge.reconciler import Settings
 from pinnace.bridge.slurms import EVERY, Policy
-from pinnace.cli.clusters import pick
+from pinnace.cli.naming import pick
 from pinnace.cluster.kubeconfig import user_kubeconfig
 from pinnace.controlplane.access import Access
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pinnace.cli.clusters import pick
+from pinnace.cli.naming import pick
 from pinnace.cluster.joining import joined, node_name
 from pinnace.cluster.slurm_pod import Wish, manifest, wish
 from pinnace.cluster.workload import Applied, Workload
