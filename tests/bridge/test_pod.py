@@ -17,7 +17,10 @@ SBATCH = ("sbatch", "--parsable", "--mem=1500M", "--time=5", "--output=pod-%j.ou
 
 def submit(cluster: Cluster, script: str, *options: str, code: int = 0) -> str:
     name = cluster.alice.write("pod.sh", f"#!/bin/bash\n{script}\n", 0o755)
-    return cluster.alice.run(*SBATCH, *options, name, code=code, timeout=180).stdout.strip()
+    result = cluster.alice.run(*SBATCH, *options, name, code=None, timeout=240)
+    number = result.stdout.strip()
+    assert result.returncode == code, result.stderr + output(cluster, number)
+    return number
 
 
 def output(cluster: Cluster, number: str) -> str:

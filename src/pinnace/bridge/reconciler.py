@@ -12,7 +12,6 @@ write says which version of the object it has seen, so of two that try only one 
 
 from __future__ import annotations
 
-import datetime as dt
 import http
 import logging
 import time
@@ -20,8 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.bridge import options, pods, staging
+from pinnace.bridge import options, staging
 from pinnace.bridge.backend import Submission, UnreachableError
+from pinnace.bridge.helpers import Helpers
 from pinnace.bridge.observer import Watched
 from pinnace.bridge.s3 import S3PassingError
 from pinnace.bridge.slurmjob import (
@@ -36,6 +36,7 @@ from pinnace.bridge.slurmjob import (
     now,
     observed,
     output_path,
+    seconds_of,
     usage,
     with_condition,
 )
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 SOON = 1.0  # seconds until something is looked at again for which no event comes
 LATER = 15.0
 SETTLED = 10.0  # seconds after which a submission that was cut off is either known to Slurm or never will be
-COPYING = 600.0  # seconds for a pod that copies
 FAILED = "REJECTED"  # the state of a job that Slurm never took
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Reconciler:
         note: Callable[[Object], None],
     ) -> None:
         self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
-        self._followed: dict[str, float] = {}  # jobs that have a log pod, and until when it counts
+        self._helpers = Helpers(api, image=settings.image, most=settings.pods)
 
     @property
     def api(self) -> Api:
@@ -229,7 +229,7 @@ class Reconciler:
                 target = str(Path(directory) / entry["to"])
                 from_volume = {"directory": target, "entry": entry, "what": ["."], "out": False}
                 Path(target).mkdir(parents=True, exist_ok=True)
-                if not self._copied(job, f"{job.name}-input-{number}", from_volume):
+                if not self._helpers.copied(job, f"{job.name}-input-{number}", from_volume):
                     return False
         staging.stage(self.api, job, Path(directory))
         return True
@@ -257,8 +257,7 @@ class Reconciler:
             "conditions": with_condition(job, "Submitted", "True", "Submitted", f"job {number}"),
         }
         self._patch(job, patch)
-        if backend.files:
-            mark_of(job, backend).unlink(missing_ok=True)
+        self._helpers.forget(job, backend)
         self._watch(job, connection, number)
 
     # --- while Slurm has it -------------------------------------------------------------------------------------
@@ -283,7 +282,8 @@ class Reconciler:
             return
         job = self._patch(job, observed(reports))
         self._wishes(job, connection.backend, number, reports)
-        self._follow_log(job, connection.backend)
+        if "startTime" in job.status:
+            self._helpers.follow(job, connection.backend)
 
     def _wishes(self, job: Job, backend: Backend, number: int, reports: Sequence[Report]) -> None:
         """Bring about what the spec wants of a job that is under way."""
@@ -325,7 +325,7 @@ class Reconciler:
             job, failure = self._collect(job, connection.backend)
             if failure and succeeded:
                 succeeded, reason, message = False, "ResultsMissing", failure
-        self._mark(job, connection.backend, final)
+        self._helpers.end(job, connection.backend, exit_of(final))
         connection.observer.forget(job.tag)
         self._finish(job, succeeded=succeeded, reason=reason, message=message)
 
@@ -341,7 +341,7 @@ class Reconciler:
                 if "volume" in entry:
                     what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
                     to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
-                    if not self._copied(job, f"{job.name}-result-{number}", to_volume):
+                    if not self._helpers.copied(job, f"{job.name}-result-{number}", to_volume):
                         raise Waiting(SOON)
             staging.collect(self.api, job, directory)
         except (S3PassingError, MissingError) as error:
@@ -351,53 +351,6 @@ class Reconciler:
             failure = error.message
         reason = "Failed" if failure else "Collected"
         return self._condition(job, "Collected", str(not failure), reason, failure), failure
-
-    def _copied(self, job: Job, name: str, what: Object) -> bool:
-        """Let a pod copy. Whether it has."""
-        if not self._settings.image:
-            raise staging.StagingError("volumes need the bridge's helper pods (`pinnace bridge --image`)")
-        path = f"/api/v1/namespaces/{job.namespace}/pods"
-        self.api.create(path, pods.copier(job, name, self._settings.image, **what))
-        found = self.api.get(f"{path}/{name}")
-        if job.uid not in {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}:
-            raise staging.StagingError(f"there is another pod called {name}")
-        phase = found["status"].get("phase")
-        if phase == "Failed":
-            tail = self.api.get(f"{path}/{name}/log?tailLines=5")
-            raise staging.StagingError(f"pod {name}: {str(tail).strip()}")
-        if time.time() - seconds_of(found["metadata"]["creationTimestamp"]) > COPYING and phase != "Succeeded":
-            raise staging.StagingError(f"pod {name} has not ended after {COPYING:.0f} s: see `kubectl describe pod`")
-        return bool(phase == "Succeeded")
-
-    def _mark(self, job: Job, backend: Backend, reports: Sequence[Report]) -> None:
-        """Tell the pod that follows the output that there will be no more of it."""
-        if backend.files and self._settings.image:
-            mark = mark_of(job, backend)
-            mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            code, number = exit_of(reports)
-            mark.write_text(f"{code or (128 + number if number else 0)}\n")
-        self._followed.pop(job.key, None)
-        self._follow_log(job, backend, ended=True)
-
-    def _follow_log(self, job: Job, backend: Backend, *, ended: bool = False) -> None:
-        """Let a pod follow the output of a job, if there is room for one more."""
-        begun = ended or "startTime" in job.status
-        if not (begun and backend.files and self._settings.image and job.spec.get("logs", True)):
-            return
-        if job.key in self._followed:
-            return
-        clock = time.monotonic()
-        self._followed = {key: until for key, until in self._followed.items() if until > clock}
-        if len(self._followed) >= self._settings.pods:
-            return
-        patterns = [path for path in (job.status.get("stdout"), job.status.get("stderr")) if path]
-        mark = mark_of(job, backend)
-        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._followed[job.key] = clock + LATER if ended else float("inf")
-        self.api.create(
-            f"/api/v1/namespaces/{job.namespace}/pods",
-            pods.follower(job, self._settings.image, patterns, str(mark)),
-        )
 
     def _afterwards(self, job: Job) -> None:
         if FINALIZER in job.metadata.get("finalizers", ()):
@@ -427,11 +380,9 @@ class Reconciler:
 
     def gone(self, job: Job) -> None:
         """Forget a job whose object is gone."""
-        self._followed.pop(job.key, None)
         for connection in self._slurms.all():
             connection.observer.forget(job.tag)
-            if connection.backend.files:
-                mark_of(job, connection.backend).unlink(missing_ok=True)
+            self._helpers.forget(job, connection.backend)
 
     def _cancel(self, job: Job) -> None:
         """End a job in Slurm; returns when that has happened."""
@@ -499,11 +450,6 @@ def default_directory(job: Job, backend: Backend) -> str:
     return str(Path(base) / job.namespace / f"{job.name}-{job.uid[:8]}") if backend.files else base
 
 
-def mark_of(job: Job, backend: Backend) -> Path:
-    """The file whose appearance ends the pod that follows a job's output."""
-    return Path(backend.directory()) / ".ends" / job.uid
-
-
 def depending(submission: Submission, native: Sequence[str]) -> Submission:
     """With what Slurm is to wait for. A job whose condition cannot come true any more ends, instead of waiting."""
     if not native:
@@ -511,10 +457,6 @@ def depending(submission: Submission, native: Sequence[str]) -> Submission:
     mine = submission.options.get("--dependency")
     together = ",".join([*([mine] if mine else []), *native])
     return replace(submission, options=submission.options | {"--dependency": together, "--kill-on-invalid-dep": "yes"})
-
-
-def seconds_of(text: str) -> float:
-    return dt.datetime.fromisoformat(text).timestamp()
 
 
 def camel(text: str) -> str:

@@ -123,6 +123,10 @@ def stamp(seconds: int) -> str | None:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else None
 
 
+def seconds_of(text: str) -> float:
+    return dt.datetime.fromisoformat(text).timestamp()
+
+
 def now() -> str:
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
