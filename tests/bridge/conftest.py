@@ -54,6 +54,7 @@ class Cluster:
 
     alice: User
     kubectl: Kubectl
+    namespace: str = "default"
 
     def apply(self, *bodies: Object) -> None:
         name = self.alice.write("bodies.yaml", yaml.safe_dump_all(bodies))
@@ -66,11 +67,14 @@ class Cluster:
         return result.stderr
 
     def get(self, kind: str, name: str) -> Object:
-        found: Object = self.kubectl.json("get", kind, name)
+        found: Object = self.kubectl.json("get", kind, name, "--namespace", self.namespace)
         return found
 
     def job(self, name: str) -> Object:
         return self.get("slurmjobs.pinnace.local", name)
+
+    def serves_slurmjobs(self) -> bool:
+        return "slurmjobs.pinnace.local" in self.kubectl("api-resources", "-o", "name", code=None)
 
     def until(self, what: str, ready: Callable[[], Any], limit: float = LIMIT) -> Any:
         deadline = time.monotonic() + limit
@@ -155,7 +159,7 @@ def bridged(cluster: Cluster) -> Iterator[Cluster]:
     socket = ("--socket", "/run/slurmrestd/slurmrestd.sock")
     options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *socket, *mine)
     with running(cluster.alice, *options):
-        cluster.until("the kinds", lambda: "slurmjobs" in cluster.kubectl("api-resources", "-o", "name", code=None))
+        cluster.until("the kinds", cluster.serves_slurmjobs)
         yield cluster
 
 

@@ -45,8 +45,7 @@ def test_on_the_head_with_the_workflow_example(alice: User) -> None:
     alice.pinnace("up", "-N", "1", "--name", "headed", "--mem", "4G", f"--bridge={IMAGE}", "--image", "busybox.tar")
     try:
         cluster = Cluster(alice=alice, kubectl=Direct(user=alice, cluster="headed"))
-        served = "slurmjobs.pinnace.local"
-        cluster.until("the kinds", lambda: served in cluster.kubectl("api-resources", "-o", "name", code=None))
+        cluster.until("the kinds", cluster.serves_slurmjobs)
         said = alice.run("env", "SHELL=/home/alice/run.sh", "pinnace", "shell", "headed", timeout=400)
         assert said.stdout.endswith("1 4 9 16 ")
         assert said.stdout.count("COMPLETED") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from bridge.conftest import Cluster
 
 pytestmark = pytest.mark.bed
+NAMESPACE = "killed"  # which the bridge of the other tests leaves alone
+BRIDGE = ("--name", CLUSTER, "--namespace", NAMESPACE)
 
 JOBS = 8
 # In place of sbatch: takes the next death from a list, which is over at some time.
@@ -26,9 +29,15 @@ exit $code
 """
 
 
-def test_every_job_runs_once(cluster: Cluster) -> None:
-    alice = cluster.alice
-    (alice.home / "trap").mkdir()
+@pytest.fixture(scope="module")
+def apart(cluster: Cluster) -> Cluster:
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.alice.run("mkdir", "trap")
+    return replace(cluster, namespace=NAMESPACE)
+
+
+def test_every_job_runs_once(apart: Cluster) -> None:
+    cluster, alice = apart, apart.alice
     deaths = ["after", "before", "none", "during", "after", "none", "after", "before", "during", "after"]
     alice.write("trap/list", "\n".join(deaths) + "\n", 0o666)
     alice.write("trap/sbatch", TRAP, 0o755)
@@ -36,10 +45,10 @@ def test_every_job_runs_once(cluster: Cluster) -> None:
     died, begun = 0, False
     deadline = time.monotonic() + 240
     while True:
-        with running(alice, "--name", CLUSTER, path="/home/alice/trap") as process:
+        with running(alice, *BRIDGE, path="/home/alice/trap") as process:
             if not begun:
-                cluster.until("the kinds", lambda: "slurmjobs" in cluster.kubectl("api-resources", "-o", "name"))
-                cluster.apply(*(slurmjob(name, f"echo {name} >> ~/once.txt") for name in names))
+                cluster.until("the kinds", cluster.serves_slurmjobs)
+                cluster.apply(*(slurmjob(name, f"echo {name} >> ~/once.txt", namespace=NAMESPACE) for name in names))
                 begun = True
             while process.poll() is None and time.monotonic() < deadline:
                 if all("completionTime" in cluster.job(name).get("status", {}) for name in names):
@@ -57,13 +66,13 @@ def test_every_job_runs_once(cluster: Cluster) -> None:
         assert job["status"]["state"] == "COMPLETED"
 
 
-def test_a_job_that_slurm_has_forgotten_is_found_in_accounting(cluster: Cluster) -> None:
+def test_a_job_that_slurm_has_forgotten_is_found_in_accounting(apart: Cluster) -> None:
     """It ended while the bridge was dead, and slurmctld knows it no longer."""
-    alice = cluster.alice
+    cluster, alice = apart, apart.alice
     alice.write("trap/list", "after\n", 0o666)
-    with running(alice, "--name", CLUSTER, path="/home/alice/trap") as process:
-        cluster.until("the kinds", lambda: "slurmjobs" in cluster.kubectl("api-resources", "-o", "name"))
-        cluster.apply(slurmjob("forgotten", "echo forgotten >> ~/forgotten.txt"))
+    with running(alice, *BRIDGE, path="/home/alice/trap") as process:
+        cluster.until("the kinds", cluster.serves_slurmjobs)
+        cluster.apply(slurmjob("forgotten", "echo forgotten >> ~/forgotten.txt", namespace=NAMESPACE))
         process.wait(60)
     uid = cluster.job("forgotten")["metadata"]["uid"]
     [number] = cluster.until("accounting", lambda: jobs_of(alice, uid))
@@ -77,7 +86,7 @@ def test_a_job_that_slurm_has_forgotten_is_found_in_accounting(cluster: Cluster)
     finally:
         conf.write_text(before)
         alice.bed.run(["scontrol", "reconfigure"], user="root")
-    with running(alice, "--name", CLUSTER):
+    with running(alice, *BRIDGE):
         status = cluster.finished("forgotten")
     assert (status["jobID"], status["state"]) == (int(number), "COMPLETED")
     assert (alice.home / "forgotten.txt").read_text() == "forgotten\n"
