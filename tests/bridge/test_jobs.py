@@ -111,7 +111,8 @@ def test_retries_stop_at_the_first_success(bridged: Cluster) -> None:
     assert (bridged.alice.home / "tries").read_text() == "x\nx\n"
     status = bridged.finished("never")
     assert (status["state"], status["attempt"]) == ("FAILED", 2)
-    assert len(jobs_of(bridged.alice, bridged.job("never")["metadata"]["uid"])) == 2
+    uid = bridged.job("never")["metadata"]["uid"]
+    bridged.until("two jobs in accounting", lambda: len(jobs_of(bridged.alice, uid)) == 2)
 
 
 def test_deletion_ends_the_job_at_every_stage(bridged: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,7 +63,8 @@ def test_every_job_runs_once(apart: Cluster) -> None:
     assert sorted((alice.home / "once.txt").read_text().split()) == names
     for name in names:
         job = cluster.job(name)
-        assert jobs_of(alice, job["metadata"]["uid"]) == [str(job["status"]["jobID"])]
+        numbers = cluster.until("accounting", partial(jobs_of, alice, job["metadata"]["uid"]))
+        assert numbers == [str(job["status"]["jobID"])]
         assert job["status"]["state"] == "COMPLETED"
 
 

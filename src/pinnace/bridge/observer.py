@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SOON = 0.2  # seconds after which the first question follows a submission
 LONGEST_PAUSE = 60.0  # seconds between questions to a Slurm that does not answer
-PATIENCE = 5  # polls after which a job that has ended is no longer waited for in accounting
+PATIENCE = 30.0  # seconds for which accounting may be behind
+FEWER = 3.0  # the same where it does not work at all
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Observer:
         self._watched: dict[str, Watched] = {}  # by tag
         self._seen: dict[str, float] = {}  # when a poll began that came after the job was watched
         self._reports: dict[str, tuple[Report, ...]] = {}
-        self._ended: dict[str, int] = {}  # how often accounting was asked
+        self._ended: dict[str, float] = {}  # since when accounting is asked about a job
         self._accounted: dict[str, Accounted | None] = {}
         self._wake = threading.Event()
         threading.Thread(target=self._poll_for_ever, name="observer", daemon=True).start()
@@ -72,7 +73,7 @@ class Observer:
             if tag in self._accounted:
                 return True, self._accounted[tag]
             if tag not in self._ended:
-                self._ended[tag] = 0
+                self._ended[tag] = time.monotonic()
                 self._wake.set()
             return False, None
 
@@ -115,21 +116,21 @@ class Observer:
             self._account(ended, watched)
 
     def _account(self, ended: dict[int, str], watched: dict[str, Watched]) -> None:
+        patience = PATIENCE
         try:
             about = self.backend.accounted(ended)
         except PinnaceError as error:  # it goes without, unless nothing else tells how a job has ended
             log.warning("accounting: %s", error.message)
-            about = {}
+            about, patience = {}, FEWER
             ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
         for job, tag in ended.items():
             of_job = about.get(job)
             whole = of_job is not None and all(report.end for report in of_job.reports)
             with self._lock:
-                self._ended[tag] = tries = self._ended.get(tag, 0) + 1
-                if whole or tries >= PATIENCE:
-                    self._accounted[tag] = of_job
-            if whole or tries >= PATIENCE:
-                self._tell(watched[tag].key)
+                if not whole and time.monotonic() - self._ended.get(tag, 0.0) < patience:
+                    continue
+                self._accounted[tag] = of_job
+            self._tell(watched[tag].key)
 
     def _say(self, watched: dict[str, Watched], error: str) -> None:
         """Tell everybody when Slurm stops answering, and when it answers again."""

@@ -117,29 +117,23 @@ class Reconciler:
     # --- before Slurm knows it ----------------------------------------------------------------------------------
 
     def _begin(self, job: Job) -> None:
-        new = job.intent is None
-        if new and job.spec.get("cancel"):
+        if job.intent and self._adopted(job, job.intent):
+            return
+        if job.spec.get("cancel"):
             self._finish(job, succeeded=False, reason="Cancelled", state=str(JobState.CANCELLED))
             return
-        if new and job.spec.get("suspend"):
+        if job.spec.get("suspend"):
             self._patch(job, {"state": "SUSPENDED", "reason": "JobSuspended"})
             return
-        native = self._dependencies(job) if new else []
+        native = self._dependencies(job)
         try:
             connection = self._slurms.of(job)
             submission = self._submission(job, connection.backend)
-            number = None if new else self._recover(job, connection.backend, submission.options["--job-name"])
-            if number is None:
-                if job.spec.get("cancel"):
-                    self._finish(job, succeeded=False, reason="Cancelled", state=str(JobState.CANCELLED))
-                    return
-                native = native if new else self._dependencies(job)
-                if not self._staged(job, connection.backend, submission.options["--chdir"]):
-                    self._patch(job, {"state": "STAGING"})
-                    raise Waiting(SOON)
-                job = self._announce(job)
-                number = connection.backend.submit(depending(submission, native))
-                log.info("%s: submitted as job %d", job.key, number)
+            if not self._staged(job, connection.backend, submission.options["--chdir"]):
+                self._patch(job, {"state": "STAGING"})
+                raise Waiting(SOON)
+            job = self._announce(job, submission.options["--job-name"])
+            number = connection.backend.submit(depending(submission, native))
         except MissingError as error:
             self._patch(job, {"state": "WAITING", "reason": "Missing", "message": error.message})
             raise Waiting(SOON) from error
@@ -148,32 +142,44 @@ class Reconciler:
         except PinnaceError as error:
             self._finish(job, succeeded=False, reason="Rejected", message=error.message, state=FAILED)
             return
+        log.info("%s: submitted as job %d", job.key, number)
         self._submitted(job, connection, submission, number)
 
-    def _announce(self, job: Job) -> Job:
+    def _announce(self, job: Job, name: str) -> Job:
         """The note and the finalizer, in one write that fails if the object has changed since."""
         metadata = {
             "resourceVersion": job.metadata["resourceVersion"],
             "finalizers": sorted({*job.metadata.get("finalizers", ()), FINALIZER}),
-            "annotations": {INTENT: f"{job.attempt} {int(time.time())}"},
+            "annotations": {INTENT: f"{job.attempt} {int(time.time())} {name}"},
         }
         return self._noted(self.api.patch(job.path(), {"metadata": metadata}))
 
-    def _recover(self, job: Job, backend: Backend, name: str) -> int | None:
-        """The number of a job that was submitted by one that died before it could say so."""
-        number = self._lookup(job, backend, name)
-        if number is None and time.time() - (job.intent or 0) < SETTLED:
-            raise Waiting(SOON)  # the dead one's sbatch may still be on its way
-        if number is not None:
-            log.info("%s: found again as job %d", job.key, number)
-        return number
+    def _adopted(self, job: Job, intent: tuple[int, str]) -> bool:
+        """Whether a job was submitted by one that died before it could say so; if so, it is ours from now on."""
+        connection = self._slurms.of(job, known=True)
+        number = self._lookup(job, connection.backend, intent)
+        if number is None:
+            return False
+        log.info("%s: found again as job %d", job.key, number)
+        try:
+            submission = self._submission(job, connection.backend)
+        except PinnaceError:  # its script or its variables have gone meanwhile: it runs all the same
+            self._patch(job, {"attempt": job.attempt, "jobID": number, "state": str(JobState.PENDING)})
+        else:
+            self._submitted(job, connection, submission, number)
+        return True
 
     @staticmethod
-    def _lookup(job: Job, backend: Backend, name: str) -> int | None:
+    def _lookup(job: Job, backend: Backend, intent: tuple[int, str]) -> int | None:
+        """The number of the job that was to be submitted, if it was."""
+        since, name = intent
         for report in backend.jobs():
             if report.tag == job.tag:
                 return report.id
-        return backend.recall(job.tag, name, job.intent or 0)
+        number = backend.recall(job.tag, name, since)
+        if number is None and time.time() - since < SETTLED:
+            raise Waiting(SOON)  # the dead one's sbatch may still be on its way
+        return number
 
     def _dependencies(self, job: Job) -> list[str]:
         """What Slurm itself is to wait for. What it cannot know, such as results, is waited for here."""
@@ -221,7 +227,7 @@ class Reconciler:
             Path(directory).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise staging.StagingError(f"working directory: {error}") from error
-        if job.intent is not None:  # it was, before it was to be submitted
+        if job.intent:  # it was, before it was to be submitted
             return True
         for number, entry in enumerate(entries):
             staging.inside(Path(directory), entry["to"])
@@ -333,10 +339,10 @@ class Reconciler:
 
     def _collect(self, job: Job, backend: Backend) -> tuple[Job, str]:
         """Bring the results home. What went wrong, for good."""
-        directory, failure = Path(job.status["workingDirectory"]), ""
+        directory, failure = Path(job.status.get("workingDirectory", "")), ""
         try:
-            if not backend.files:
-                raise staging.StagingError("this bridge does not see the files of that cluster")
+            if not backend.files or not directory.is_absolute():
+                raise staging.StagingError("this bridge does not see the files of that job")
             for number, entry in enumerate(job.spec["results"]):
                 if "volume" in entry:
                     what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
@@ -368,7 +374,7 @@ class Reconciler:
         if FINALIZER not in job.metadata.get("finalizers", ()):
             return
         abandoned = job.metadata.get("annotations", {}).get(ABANDON) == "true"
-        if not abandoned and not job.finished and job.intent is not None:
+        if not abandoned and not job.finished and job.intent:
             self._cancel(job)
         self._tolerating_gone(lambda: self._without_finalizer(job))
 
@@ -387,11 +393,10 @@ class Reconciler:
     def _cancel(self, job: Job) -> None:
         """End a job in Slurm; returns when that has happened."""
         connection, number = self._slurms.of(job, known=True), job.id
+        if number is None and job.intent:
+            number = self._lookup(job, connection.backend, job.intent)
         if number is None:
-            name = job.spec.get("options", {}).get("jobName", job.name)
-            number = self._recover(job, connection.backend, name)
-            if number is None:
-                return
+            return
         self._watch(job, connection, number)
         reports = connection.observer.reports(job.tag)
         if connection.observer.error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 FINALIZER = "pinnace.local/slurm"
-INTENT = "pinnace.local/submitting"  # "<attempt> <seconds since 1970>", written before the submission
+INTENT = "pinnace.local/submitting"  # "<attempt> <seconds since 1970> <name>", written before the submission
 ABANDON = "pinnace.local/abandon"  # "true": let the object go even if its Slurm cannot be asked
 DEFAULT_OUTPUT = ("slurm-%j.out", "slurm-%A_%a.out")  # sbatch's own, for a job and for an array
 # Of several tasks' ends the one that is told: what went wrong before what went right.
@@ -79,10 +79,11 @@ class Job:
         return number
 
     @property
-    def intent(self) -> int | None:
-        """When the present attempt was about to be submitted, if it was."""
-        attempt, _, since = self.metadata.get("annotations", {}).get(INTENT, "0 0").partition(" ")
-        return int(since) if int(attempt) == self.attempt else None
+    def intent(self) -> tuple[int, str] | None:
+        """When the present attempt was about to be submitted, and under which name, if it was."""
+        note = self.metadata.get("annotations", {}).get(INTENT, "0 0 ")
+        attempt, since, name = note.split(" ", maxsplit=2)
+        return (int(since), name) if int(attempt) == self.attempt else None
 
     @property
     def deleted(self) -> bool:

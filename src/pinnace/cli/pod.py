@@ -15,7 +15,7 @@ import click
 from pinnace.cli.naming import pick
 from pinnace.cluster.joining import joined, node_name
 from pinnace.cluster.slurm_pod import Wish, manifest, wish
-from pinnace.cluster.workload import Applied, Workload
+from pinnace.cluster.workload import Workload, exit_code
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError, UsageError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 POLL = 0.1
 END_LIMIT = 20.0  # seconds for the pod's own end
+LOST_LIMIT = 60.0  # seconds without the API
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -62,13 +63,29 @@ def _run(access: Access, wanted: Wish, node: str) -> int:
     api.create("/api/v1/namespaces", {"metadata": {"name": wanted.namespace}})
     with _created(api, wanted, node):
         _wait_begun(api, wanted)
-        work = Workload(access, "")
-        work.objects = [Applied(kind="Pod", namespace=wanted.namespace, name=wanted.name)]
+        return _follow(api, wanted)
 
-        def still_there() -> None:
-            api.get(f"/api/v1/nodes/{node}")
 
-        return work.follow(lambda _who, text: click.echo(text), still_there)
+def _follow(api: Api, wanted: Wish) -> int:
+    """Print what the pod says until it has ended; its exit code. A connection that breaks is made again."""
+    path = f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.name}"
+    said, missed = 0, 0.0
+    while True:
+        try:
+            for number, text in enumerate(api.stream(f"{path}/log?container=main&follow=true")):
+                if number >= said:
+                    click.echo(text)
+                    said += 1
+            found = api.get(path)
+            missed = 0.0
+        except (OSError, http.client.HTTPException) as error:
+            missed = missed or time.monotonic()
+            if time.monotonic() - missed > LOST_LIMIT:
+                raise ClusterError(f"the cluster does not answer any more: {error}") from error
+        else:
+            if found["status"].get("phase") in {"Succeeded", "Failed"}:
+                return exit_code([found])
+        time.sleep(POLL)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pinnace.controlplane.access import Access
-
     Line = Callable[[str, str], None]  # who says it, what it says
 
 FINITE = {"Job", "Pod"}
@@ -56,7 +54,7 @@ def parse_applied(text: str) -> list[Applied]:
 class Workload:
     """Objects of one manifest, while they run."""
 
-    def __init__(self, kubeconfig: Path | Access, kubectl: str) -> None:
+    def __init__(self, kubeconfig: Path, kubectl: str) -> None:
         self.kubeconfig = kubeconfig
         self.kubectl = kubectl
         self._api = Api(kubeconfig, timeout=5.0)
