@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.conftest import conditions, jobs_of, slurmjob
+from bridge.conftest import conditions, jobs_of, names_of, slurmjob
 
 if TYPE_CHECKING:
     from bridge.conftest import Cluster
@@ -42,8 +42,7 @@ def test_a_job_with_everything(bridged: Cluster) -> None:
     assert bridged.log("everything") == "hello you s3cret an argument\nstaged\n"
     assert bridged.phase("everything") == "Failed"  # the pod ends like the job
     assert (bridged.alice.home / "results" / "out.txt").read_text() == "result\n"
-    name = bridged.alice.run("sacct", "-nXP", "-j", str(status["jobID"]), "--format=JobName").stdout
-    assert name.strip() == "named"
+    assert names_of(bridged.alice, status["jobID"]) == ["named"]
     assert "pinnace.local/slurm" not in bridged.job("everything")["metadata"].get("finalizers", [])
     shown = bridged.kubectl("get", "slj", "everything")
     assert shown.split()[:5] == ["NAME", "STATE", "JOBID", "NODES", "EXIT"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.conftest import Cluster, conditions, secret, slurmjob, token
+from bridge.conftest import Cluster, conditions, names_of, secret, slurmjob, token
 from over.conftest import User
 from testbed import daemons
 
@@ -47,8 +47,7 @@ def test_jobs_arrays_and_files(rest: Cluster) -> None:
     assert conditions(status)["Collected"]["status"] == "True"
     assert len(list((rest.alice.home / "rest-results").iterdir())) == 3
     assert rest.log("r-array").count("hello one two") == 3
-    name = rest.alice.run("sacct", "-nXP", "-j", str(status["jobID"]), "--format=JobName").stdout
-    assert name.split() == ["named"] * 3
+    assert names_of(rest.alice, status["jobID"]) == ["named"] * 3
     assert rest.finished("r-socket")["state"] == "COMPLETED"
     assert "does not use unix" in str(conditions(rest.finished("r-elsewhere"))["Failed"]["message"])
     assert "Invalid partition name" in str(conditions(rest.finished("r-refused"))["Failed"]["message"])
@@ -130,7 +129,7 @@ def test_each_namespace_has_its_own_user(rest: Cluster) -> None:
 
     rest.until("bob's job", lambda: status("of-bob", "his").get("state") == "COMPLETED")
     number = str(status("of-bob", "his")["jobID"])
-    assert bob.run("sacct", "-nXP", "-j", number, "--format=User").stdout.strip() == "bob"
+    assert bob.run("squeue", "--states=all", "--noheader", "--format=%u", "--jobs", number).stdout.strip() == "bob"
     others = (("of-bob", "forged"), ("of-nobody", "nobody"), ("of-nobody", "thief"))
     rest.until("the others to have none", lambda: all("Reachable" in conditions(status(*other)) for other in others))
     assert not any("jobID" in status(*other) for other in others)

@@ -125,7 +125,7 @@ class Observer:
             ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
         for job, tag in ended.items():
             of_job = about.get(job)
-            whole = of_job is not None and all(report.end for report in of_job.reports)
+            whole = of_job is not None and is_whole(of_job)
             with self._lock:
                 if not whole and time.monotonic() - self._ended.get(tag, 0.0) < patience:
                     continue
@@ -138,3 +138,9 @@ class Observer:
             for job in watched.values():
                 self._tell(job.key)
         self.error = error
+
+
+def is_whole(about: Accounted) -> bool:
+    """Whether accounting knows all of a job: of short ones it may hear the end before the start."""
+    begun = any(report.start for report in about.reports)
+    return all(report.end for report in about.reports) and bool(about.tres or not begun)
