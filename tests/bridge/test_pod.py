@@ -15,11 +15,22 @@ pytestmark = pytest.mark.bed
 SBATCH = ("sbatch", "--parsable", "--mem=1500M", "--time=5", "--output=pod-%j.out", "--nodelist=n3")
 
 
-def submit(cluster: Cluster, script: str, *options: str, code: int = 0) -> str:
+def submit(cluster: Cluster, script: str) -> str:
     name = cluster.alice.write("pod.sh", f"#!/bin/bash\n{script}\n", 0o755)
-    result = cluster.alice.run(*SBATCH, *options, name, code=None, timeout=240)
-    number = result.stdout.strip()
-    assert result.returncode == code, result.stderr + output(cluster, number)
+    return cluster.alice.run(*SBATCH, name).stdout.strip()
+
+
+def run(cluster: Cluster, script: str, code: int) -> str:
+    """To its end. `sbatch --wait` would look ever more rarely."""
+    number = submit(cluster, script)
+    argv = ("squeue", "--states=all", "--noheader", "--jobs", number, "--Format=State,exit_code")
+
+    def ended() -> list[str] | None:
+        state, status = cluster.alice.run(*argv).stdout.split()
+        return [status] if state in {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"} else None
+
+    [status] = cluster.until(f"job {number}", ended, 240)
+    assert int(status) >> 8 == code, output(cluster, number)
     return number
 
 
@@ -34,7 +45,7 @@ def nodes(cluster: Cluster) -> list[str]:
 def test_it_ends_like_its_pod_where_slurm_put_it(cluster: Cluster) -> None:
     before = nodes(cluster)
     command = "sh -c 'echo job $SLURM_JOB_ID; hostname; touch /home/alice/was-here; exit 7'"
-    number = submit(cluster, f"pinnace pod --name {CLUSTER} --image {IMAGE} -- {command}", "--wait", code=7)
+    number = run(cluster, f"pinnace pod --name {CLUSTER} --image {IMAGE} -- {command}", 7)
     said = output(cluster, number)
     assert said == f"job {number}\nslurm-job-{number}\n"
     assert (cluster.alice.home / "was-here").exists()
@@ -64,10 +75,10 @@ def number_ran(cluster: Cluster, number: str) -> bool:
 
 
 def test_what_cannot_run_says_why(cluster: Cluster) -> None:
-    number = submit(cluster, f"pinnace pod --name {CLUSTER} --image localhost/no/such:1 -- true", "--wait", code=1)
+    number = run(cluster, f"pinnace pod --name {CLUSTER} --image 'No/Such Image' -- true", 1)
     assert "cannot start" in output(cluster, number)
     assert cluster.phase(f"slurm-job-{number}") == ""
-    number = submit(cluster, f"pinnace pod --name {CLUSTER} -- true", "--wait", code=2)
+    number = run(cluster, f"pinnace pod --name {CLUSTER} -- true", 2)
     assert "no image is named" in output(cluster, number)
     refused = cluster.alice.pinnace("pod", "--image", IMAGE, code=2)
     assert "for Slurm jobs" in refused.stderr

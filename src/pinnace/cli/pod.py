@@ -100,7 +100,8 @@ def _created(api: Api, wanted: Wish, node: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
-            api.request("DELETE", f"{path}/{wanted.name}")
+            begun = api.get(f"{path}/{wanted.name}")["status"].get("phase") != "Pending"
+            api.request("DELETE", f"{path}/{wanted.name}", None if begun else {"gracePeriodSeconds": 0})
             deadline = time.monotonic() + END_LIMIT
             while time.monotonic() < deadline:
                 api.get(f"{path}/{wanted.name}")  # raises when it is gone
