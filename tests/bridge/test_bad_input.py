@@ -45,7 +45,7 @@ def test_what_cannot_be_submitted(bridged: Cluster) -> None:
         without_script(slurmjob("no-script", ""), path="/home/alice/absent.sh"),
         slurmjob("refused", "true", options={"partition": "nope"}),
         slurmjob("flags", "true", flags=["--no-such-flag"]),
-        slurmjob("nowhere", "true", options={"workingDirectory": "/root/x"}),
+        slurmjob("nowhere", "true", options={"workingDirectory": "/nowhere/x"}),
         slurmjob("escapes", "true", options={"workingDirectory": "/home/alice"},
                  inputs=[{"to": "escape/passwd", "text": "x"}]),
         slurmjob("no-volume", "true", inputs=[{"to": "x", "volume": {"hostPath": {"path": "/home/alice/absent"}},
@@ -55,7 +55,7 @@ def test_what_cannot_be_submitted(bridged: Cluster) -> None:
         "no-script": "/home/alice/absent.sh",
         "refused": "invalid partition specified: nope",
         "flags": "unrecognized option",
-        "nowhere": "/root/x",
+        "nowhere": "/nowhere/x",
         "escapes": "is outside /home/alice",
         "no-volume": "pod no-volume-input-0",
     }

@@ -66,9 +66,9 @@ def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
 
 def test_names_of_output_files() -> None:
     def path(pattern: str, *, glob: bool = False) -> str:
-        return output_path(pattern, "/work", job=12, name="train", user="alice", glob=glob)
+        return output_path(pattern, "/there", job=12, name="train", user="alice", glob=glob)
 
-    assert path("slurm-%j.out") == "/work/slurm-12.out"
-    assert path("%x-%4j-%u-100%%.log") == "/work/train-0012-alice-100%.log"
+    assert path("slurm-%j.out") == "/there/slurm-12.out"
+    assert path("%x-%4j-%u-100%%.log") == "/there/train-0012-alice-100%.log"
     assert path("/logs/%A_%a.out", glob=True) == "/logs/12_*.out"
-    assert path("%N.out") == "/work/*.out"
+    assert path("%N.out") == "/there/*.out"
