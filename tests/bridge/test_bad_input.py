@@ -55,7 +55,7 @@ def test_what_cannot_be_submitted(bridged: Cluster) -> None:
         "no-script": "/home/alice/absent.sh",
         "refused": "invalid partition specified: nope",
         "flags": "unrecognized option",
-        "nowhere": "/nowhere/x",
+        "nowhere": "/nowhere",
         "escapes": "is outside /home/alice",
         "no-volume": "pod no-volume-input-0",
     }

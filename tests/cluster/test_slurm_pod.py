@@ -14,7 +14,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "HOME": "/home/alice", "SEC
 def test_kube_slurms_words() -> None:
     words = {
         "KUBE_IMAGE": "image:1", "KUBE_SCRIPT": "/home/alice/run.sh", "KUBE_SCRIPT_VARS": "a 'b c'",
-        "KUBE_WORK_VOLUME": "/shared/work", "KUBE_DATA_VOLUME": "/data", "KUBE_NAMESPACE": "slurm", "KUBE_INIT_TIMEOUT": "30",
+        "KUBE_WORK_VOLUME": "/wide", "KUBE_DATA_VOLUME": "/data", "KUBE_NAMESPACE": "slurm", "KUBE_INIT_TIMEOUT": "30",
     }  # fmt: skip
     wanted = wish(JOB | words)
     assert (wanted.name, wanted.namespace, wanted.timeout) == ("slurm-job-7", "slurm", 30)
