@@ -49,8 +49,13 @@ check: setup ## The fast part of the tests: style, types, layers, units (under a
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
-	$(PYTEST) -m 'bed or build' --ignore=tests/over --durations=5
+	$(PYTEST) -m 'bed or build' --ignore=tests/over --ignore=tests/bridge --durations=5
 	$(PYTEST) -m 'bed or build' --durations=10 tests/over  # its shared cluster would be in the way of the bed's own tests
+	$(PYTEST) -m 'bed or build' --durations=10 tests/bridge
+
+.PHONY: bridge-image
+bridge-image: setup ## The image for `pinnace bridge --print-manifest`, as bridge.tar
+	$(BIN)/python deploy/image.py bridge.tar
 
 .PHONY: demo
 demo: setup fetch ## From nothing to a Slurm job over two hosts, on a test bed of its own

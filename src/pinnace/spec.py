@@ -30,7 +30,8 @@ class ClusterSpec:
     """``cluster.json``.
 
     ``binds`` leads from places in every node to directories of the host. ``publish`` are ports that every host offers
-    to the outside, each leading to the NodePort of the same number.
+    to the outside, each leading to the NodePort of the same number. With ``bridge``, the image of its helper pods or
+    nothing, the head runs `pinnace bridge`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ClusterSpec:
     binds: dict[str, str] = field(default_factory=dict)
     publish: tuple[int, ...] = ()
     made: float = 0.0  # when, by the clock of the host that it was submitted from
+    bridge: str | None = None
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -55,6 +57,7 @@ class ClusterSpec:
             "binds": self.binds,
             "publish": list(self.publish),
             "made": self.made,
+            "bridge": self.bridge,
         }
 
     @staticmethod

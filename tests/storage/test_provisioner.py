@@ -10,12 +10,12 @@ import pytest
 
 from pinnace.controlplane.api import ApiError
 from pinnace.controlplane.objects import SCRATCH, SHARED
+from pinnace.controlplane.watching import Changed, Listed
 from pinnace.storage.claims import SELECTED_NODE, Pool, volume_for
 from pinnace.storage.departed import Departed
 from pinnace.storage.directories import Directories
 from pinnace.storage.keeper import Keeper
 from pinnace.storage.provisioner import CLAIMS, VOLUMES, Provisioner
-from pinnace.storage.watching import Changed, Listed
 from storage.fake_api import FakeApi
 from storage.samples import UID, bound, claim, storage_class, volume
 

@@ -10,12 +10,14 @@ import click
 
 from pinnace import __version__
 from pinnace.cli import clusters, showing
+from pinnace.cli.bridge import bridge
 from pinnace.cli.completion import completion
 from pinnace.cli.doctor import doctor
 from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
 from pinnace.cli.interruption import terminate_on_signals
 from pinnace.cli.output import OutputFormat, fail, output_option, show
+from pinnace.cli.pod import pod
 from pinnace.components.manifest import manifest
 from pinnace.errors import PinnaceError
 
@@ -40,7 +42,7 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
+for command in (fetch, image, bridge, pod, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
     pinnace.add_command(command)
 
 

@@ -58,6 +58,13 @@ network_option = click.option(
     help="Take the addresses of pods, Services and nodes from this network, such as 10.128.0.0/16. "
     "Without, from one that this host has no route to.",
 )
+bridge_option = click.option(
+    "--bridge",
+    is_flag=False,
+    flag_value="",
+    metavar="[IMAGE]",
+    help="Also run `pinnace bridge` there: Slurm jobs as resources. IMAGE is that of its helper pods.",
+)
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
 
@@ -68,6 +75,7 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @image_option
 @publish_option
 @network_option
+@bridge_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option(
     "--wait/--no-wait",
@@ -86,6 +94,7 @@ def up(
     images: tuple[Path, ...],
     publish: tuple[int, ...],
     network: str | None,
+    bridge: str | None,
     local: bool,
     wait: bool | None,
     wait_limit: float | None,
@@ -106,6 +115,7 @@ def up(
         images=images,
         publish=publish,
         network=network,
+        bridge=bridge,
         retain=retain,
     )
     if dry_run:

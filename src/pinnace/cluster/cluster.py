@@ -78,6 +78,7 @@ class Cluster:
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
         network: str | None = None,
+        bridge: str | None = None,
         retain: bool = False,
     ) -> None:
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
@@ -89,6 +90,7 @@ class Cluster:
         self.binds = binds or {}
         self.publish = tuple(publish)
         self.network = network
+        self.bridge = bridge
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,7 +115,9 @@ class Cluster:
     def start(self) -> None:
         """Make the directory and submit; does not wait for anything."""
         ranges = find_ranges(self.network, self.nodes)
-        self.directory.create(verified_binaries(), ranges=ranges, binds=self.binds, publish=self.publish)
+        self.directory.create(
+            verified_binaries(), ranges=ranges, binds=self.binds, publish=self.publish, bridge=self.bridge
+        )
         try:
             self.directory.add_images(self.images)
             with held_signals():  # between a job's submission and our note of it, nobody may interrupt us

@@ -118,6 +118,7 @@ class Directory:
         ranges: Ranges | None = None,
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
+        bridge: str | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
@@ -143,6 +144,7 @@ class Directory:
                         binds=binds or {},
                         publish=tuple(publish),
                         made=time.time(),
+                        bridge=bridge,
                     )
                 )
             except BaseException:

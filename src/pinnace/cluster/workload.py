@@ -121,7 +121,7 @@ class Workload:
         codes = [self._object_verdict(applied, pods) for applied in self.objects if applied.kind in FINITE]
         if stays:
             for pod in pods:  # what else it lacks, another part of it may still bring
-                self._stuck(pod, NO_IMAGE)
+                self.stuck(pod, NO_IMAGE)
         if not codes:
             return None if stays else 0
         return None if None in codes else max(code for code in codes if code is not None)
@@ -132,7 +132,7 @@ class Workload:
             if pod is None:
                 return 1
             phase = pod["status"].get("phase")
-            return exit_code([pod]) if phase in {"Succeeded", "Failed"} else self._stuck(pod)
+            return exit_code([pod]) if phase in {"Succeeded", "Failed"} else self.stuck(pod)
         job = self._api.get(f"/apis/batch/v1/namespaces/{applied.namespace}/jobs/{applied.name}")
         own = [pod for pod in pods if _belongs(pod, applied.name)]
         for condition in job["status"].get("conditions", ()):
@@ -141,11 +141,11 @@ class Workload:
             if condition["status"] == "True" and condition["type"] == "Failed":
                 return exit_code(own) or 1
         for pod in own:
-            self._stuck(pod)
+            self.stuck(pod)
         return None
 
     @staticmethod
-    def _stuck(pod: dict[str, Any], reasons: tuple[str, ...] = STUCK) -> None:
+    def stuck(pod: dict[str, Any], reasons: tuple[str, ...] = STUCK) -> None:
         """A container that cannot start never will: say why instead of waiting."""
         for status in _statuses(pod):
             waiting = status["state"].get("waiting", {})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
-import ssl
-import tempfile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pinnace.controlplane.access import Access
+
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -25,22 +25,16 @@ class ApiError(Exception):
 
 
 class Api:
-    """Speaks with the API server that a kubeconfig names."""
+    """Speaks with the API server that a kubeconfig of ours names, or with any other."""
 
-    def __init__(self, kubeconfig: Path, *, timeout: float = 10.0) -> None:
-        document = json.loads(kubeconfig.read_text())
-        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-        address = urlsplit(cluster["server"])
+    def __init__(self, access: Path | Access, *, timeout: float = 10.0) -> None:
+        self._access = access if isinstance(access, Access) else Access.from_document(json.loads(access.read_text()))
+        address = urlsplit(self._access.server)
         self._host, self._port = address.hostname or "", address.port or 443
-        self._name = cluster["tls-server-name"]
+        self._prefix = address.path.rstrip("/")  # of an API server behind another
+        self._name = self._access.name or self._host
         self._timeout = timeout
-        self._context = ssl.create_default_context(
-            cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
-        )
-        with tempfile.NamedTemporaryFile(prefix="pinnace-") as pem:  # 0600; OpenSSL takes keys only from files
-            pem.write(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
-            pem.flush()
-            self._context.load_cert_chain(pem.name)
+        self._context = self._access.context()
         self._connection: http.client.HTTPSConnection | None = None
 
     def _connect(self) -> http.client.HTTPSConnection:
@@ -51,12 +45,12 @@ class Api:
     def request(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> Any:
         """One request; what comes back as JSON, or text if it is none. A dropped connection is made anew once."""
         payload = None if body is None else json.dumps(body)
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        headers = {"Content-Type": content_type, "Accept": "application/json"} | self._access.headers()
         for attempt in (1, 2):
             if self._connection is None:
                 self._connection = self._connect()
             try:
-                self._connection.request(method, path, payload, headers)
+                self._connection.request(method, self._prefix + path, payload, headers)
                 response = self._connection.getresponse()
                 data = response.read()
                 break
@@ -83,7 +77,7 @@ class Api:
         """
         connection = self._connect()
         with contextlib.closing(connection):
-            connection.request("GET", path)
+            connection.request("GET", self._prefix + path, headers=self._access.headers())
             response = connection.getresponse()
             if response.status >= 400:
                 raise ApiError(response.status, response.read().decode(errors="replace"))

@@ -152,6 +152,8 @@ class Agent:
             "proxy": lambda: self._splice(way_out, door, api_at, published, servers),
         }
         agent = os.getpid()
+        if node.is_head and node.cluster.bridge is not None:
+            helpers["bridge"] = self._bridge
         if not node.is_head:
             helpers["watch"] = lambda: self._watch_head(agent)
         elif "job" in about:
@@ -235,6 +237,16 @@ class Agent:
                 heard = time.monotonic()
             time.sleep(HEAD_PAUSE)
         os.kill(agent, ASKED)
+
+    def _bridge(self) -> None:
+        """Become `pinnace bridge`: out here, because Slurm's commands need the host's munge."""
+        cluster = self.node.cluster
+        with (cluster.logs(self.node.name) / "bridge.log").open("ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        image = ["--image", cluster.bridge] if cluster.bridge else []
+        argv = [sys.executable, "-m", "pinnace", "bridge", "--name", cluster.name, *image]
+        os.execv(sys.executable, argv)  # noqa: S606
 
     def _hold_link(self, address: str, port: int) -> bool:
         """Keep a link to the head open until its other end is gone. Whether there was one."""

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import SCRATCH, SHARED
+from pinnace.controlplane.watching import Changed, Listed, watch
 from pinnace.storage.claims import Pool
 from pinnace.storage.departed import Departed
 from pinnace.storage.directories import Directories
 from pinnace.storage.keeper import Keeper
-from pinnace.storage.watching import Changed, Listed, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -25,17 +25,20 @@ PREFIX = "/opt/pinnace"
 LIMIT = 300.0  # seconds; pip may have to download
 
 
-def install(bed: Bed, project: Path, *, share: Path | None = None) -> None:
-    """Install a project with its dependencies at PREFIX; ``share`` becomes the directory PREFIX/share/pinnace."""
+def install(bed: Bed, project: Path, *, share: Path | None = None, extras: str = "") -> None:
+    """Install a project with its dependencies at PREFIX; ``share`` becomes the directory PREFIX/share/pinnace.
+
+    ``extras`` are those of its optional dependencies that are wanted, in brackets: ``[s3]``.
+    """
     inside = bed.directories.opt / "pinnace"
-    shutil.copytree(make_wheels(project, bed.directories.cache), inside / "wheels", dirs_exist_ok=True)
+    shutil.copytree(make_wheels(project, bed.directories.cache, extras), inside / "wheels", dirs_exist_ok=True)
     argv = [
         "install",
         "--quiet",
         "--no-index",
         f"--find-links={PREFIX}/wheels",
         "--force-reinstall",
-        project_name(project),
+        project_name(project) + extras,
     ]
     try:
         if not (inside / "bin" / "pip").exists():
@@ -52,16 +55,16 @@ def project_name(project: Path) -> str:
     return next(line.split('"')[1] for line in lines if line.startswith("name = "))
 
 
-def make_wheels(project: Path, cache: Path) -> Path:
+def make_wheels(project: Path, cache: Path, extras: str = "") -> Path:
     """The project's wheel, made anew, and those of its dependencies, downloaded when they have changed."""
-    checkout = hashlib.sha256(str(project).encode()).hexdigest()[:8]
+    checkout = hashlib.sha256(f"{project}{extras}".encode()).hexdigest()[:8]
     wheels, pip = cache / f"wheels-{checkout}", make_pip(cache / "wheel-tools")
     constraints = project / "constraints.txt"
     wanted = hashlib.sha256((project / "pyproject.toml").read_bytes() + constraints.read_bytes()).hexdigest()
     stamp = wheels / "dependencies"
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(wheels, ignore_errors=True)
-        run([pip, "wheel", "--quiet", f"--constraint={constraints}", f"--wheel-dir={wheels}", str(project)])
+        run([pip, "wheel", "--quiet", f"--constraint={constraints}", f"--wheel-dir={wheels}", f"{project}{extras}"])
         stamp.write_text(wanted)
     run([pip, "wheel", "--quiet", "--no-build-isolation", "--no-deps", f"--wheel-dir={wheels}", str(project)])
     return wheels

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pinnace.controlplane.access import Access
+
 ROUND = 120  # seconds until everything is listed anew
 PAUSE = 0.1  # seconds before the next try when the API does not answer, or not as it should
 LONGEST_PAUSE = 2.0
@@ -44,30 +46,33 @@ class Changed:
     gone: bool
 
 
-def watch(kubeconfig: Path, kind: str, tell: Callable[[Listed | Changed], None]) -> threading.Thread:
-    """Tell of all objects of a kind (a resource of the core API) for ever, from a thread of its own."""
-    thread = threading.Thread(target=_rounds, args=(Api(kubeconfig), kind, tell), name=kind, daemon=True)
+def watch(
+    access: Path | Access, kind: str, tell: Callable[[Listed | Changed], None], *, path: str = ""
+) -> threading.Thread:
+    """Tell of all objects of a kind for ever, from a thread of its own. ``path`` is that of the core API without it."""
+    arguments = (Api(access), kind, path or f"/api/v1/{kind}", tell)
+    thread = threading.Thread(target=_rounds, args=arguments, name=kind, daemon=True)
     thread.start()
     return thread
 
 
-def _rounds(api: Api, kind: str, tell: Callable[[Listed | Changed], None]) -> None:
+def _rounds(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], None]) -> None:
     pause = PAUSE
     while True:
         begun = time.monotonic()
         try:
-            _round(api, kind, tell)
+            _round(api, kind, path, tell)
         except (ApiError, OSError, http.client.HTTPException, ValueError) as error:
             log.warning("watching %s: %s", kind, error or type(error).__name__)
         pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
         time.sleep(pause)
 
 
-def _round(api: Api, kind: str, tell: Callable[[Listed | Changed], None]) -> None:
-    listing = api.get(f"/api/v1/{kind}")
+def _round(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], None]) -> None:
+    listing = api.get(path)
     tell(Listed(kind=kind, objects=listing["items"]))
     query = f"watch=true&timeoutSeconds={ROUND}&resourceVersion={listing['metadata']['resourceVersion']}"
-    for line in api.stream(f"/api/v1/{kind}?{query}", idle=ROUND + 10.0):
+    for line in api.stream(f"{path}?{query}", idle=ROUND + 10.0):
         event = json.loads(line)
         if event["type"] == "ERROR":  # most often 410: what we know is too old to go on from
             raise ApiError(event["object"].get("code", 0), event["object"].get("message", ""))

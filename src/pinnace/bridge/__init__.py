@@ -1,0 +1,1 @@
+"""Slurm jobs as Kubernetes resources: SlurmJob, and the predecessors' BridgeJob, SlurmJob and WlmJob."""

@@ -1,0 +1,219 @@
+"""Slurm through its command line, on the site, as the user who runs the bridge and as nobody else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.bridge import options
+from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, tag_in
+from pinnace.errors import SlurmError
+from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.slurm.states import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pinnace.bridge.backend import Submission
+
+# What Slurm's commands say when slurmctld or slurmdbd does not answer, or only too late.
+PASSING = re.compile(
+    r"unable to contact|socket timed out|timed out|connection refused|communication|temporarily|did not answer"
+    r"|zero bytes|controller not responding|problem talking to the database|no route to host|in standby",
+    re.IGNORECASE,
+)
+SEPARATOR = "\x1f"
+# With a width, because squeue cuts at 20 otherwise.
+QUEUE = ("JobArrayID:64", "Comment:200", "State:20", "Reason:80", "SubmitTime:24", "StartTime:24", "EndTime:24",
+         "NodeList:500", "NumNodes:12", "exit_code:12")  # fmt: skip
+ACCOUNTING = ("JobID", "State", "Submit", "Start", "End", "NodeList", "NNodes", "ExitCode", "ElapsedRaw",
+              "TotalCPU", "MaxRSS", "AllocTRES", "SubmitLine")  # fmt: skip
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class CommandLine:
+    """The Slurm of this host."""
+
+    files = True
+
+    def __init__(self) -> None:
+        self._slurm = Slurm()
+        self.user = getpass.getuser()
+
+    def directory(self) -> str:
+        return str(Path.home() / "slurmjobs")
+
+    def _cli(self, *argv: str, stdin: str = "", environment: dict[str, str] | None = None) -> str:
+        try:
+            return self._slurm.cli(*argv, stdin=stdin, environment=environment)
+        except SlurmError as error:
+            if PASSING.search(error.message):
+                raise UnreachableError(error.message) from error
+            raise
+
+    def submit(self, submission: Submission) -> int:
+        # The variables are in the environment and not in an option, where everybody could read them.
+        environment = submission_environment(os.environ) | submission.environment
+        argv = ["sbatch", "--parsable", *options.arguments(submission.commented)]
+        if submission.arguments:
+            argv += ["/dev/stdin", *submission.arguments]
+        return int(self._cli(*argv, stdin=submission.script, environment=environment).strip().split(";")[0])
+
+    def jobs(self) -> list[Report]:
+        form = ",".join(f"{field}{SEPARATOR}" for field in QUEUE)
+        printed = self._cli("squeue", "--me", "--states=all", "--noheader", f"--Format={form}", environment=utc())
+        return [parse_queued(line) for line in printed.splitlines() if tag_in(line)]
+
+    def accounted(self, jobs: Iterable[int]) -> dict[int, Accounted]:
+        wanted = ",".join(map(str, jobs))
+        return parse_accounted(self._sacct(f"--jobs={wanted}")) if wanted else {}
+
+    def recall(self, tag: str, name: str, since: int) -> int | None:
+        del name  # accounting keeps the line that submitted a job, and so the tag
+        begin = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        found = parse_accounted(self._sacct("--allocations", f"--starttime={begin}"))
+        return next((job for job, about in found.items() if about.reports[0].tag == tag), None)
+
+    def _sacct(self, *argv: str) -> str:
+        form = ("--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(ACCOUNTING)}")
+        return self._cli("sacct", *form, *argv, environment=utc())
+
+    def cancel(self, job: int) -> None:
+        try:
+            self._cli("scancel", str(job))
+        except UnreachableError:
+            raise
+        except SlurmError as error:
+            if "Invalid job id" not in error.message and "already complet" not in error.message:
+                raise
+
+    def hold(self, job: int, *, held: bool) -> None:
+        self._cli("scontrol", "hold" if held else "release", str(job))
+
+    def stop(self, job: int, *, stopped: bool) -> None:
+        self._cli("scancel", "--full", f"--signal={'STOP' if stopped else 'CONT'}", str(job))
+
+    def partitions(self) -> list[Partition]:
+        return parse_partitions(self._cli("sinfo", "--noheader", "--exact", "--format=%R|%D|%c|%m|%l|%f|%a"))
+
+
+def utc() -> dict[str, str]:
+    """Slurm's commands print local times: let these be unambiguous."""
+    return dict(os.environ) | {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+
+
+def moment(text: str) -> int:
+    """Seconds since 1970 of a time as Slurm prints it; 0 if it has none."""
+    try:
+        return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp())
+    except ValueError:
+        return 0
+
+
+def job_and_task(text: str) -> tuple[int, str]:
+    """``12``, ``12_3`` and ``12_[4-9%2]``."""
+    job, _, task = text.partition("_")
+    return int(job), task
+
+
+def parse_queued(line: str) -> Report:
+    """A line of squeue in our format."""
+    number, comment, state, reason, submitted, start, end, nodes, count, status = (
+        part.strip() for part in line.split(SEPARATOR)[: len(QUEUE)]
+    )
+    job, task = job_and_task(number)
+    return Report(
+        id=job,
+        task=task,
+        tag=tag_in(comment),
+        state=JobState.parse(state),
+        reason="" if reason == "None" else reason,
+        submitted=moment(submitted),
+        start=moment(start),
+        end=moment(end),
+        nodes=nodes,
+        node_count=int(count) if count.isdigit() else 0,
+        status=int(status) if status.isdigit() else 0,
+    )
+
+
+def parse_accounted(text: str) -> dict[int, Accounted]:
+    """What sacct printed in our format: a line for each job or task, followed by those of its steps."""
+    reports: dict[int, list[Report]] = {}
+    sums: dict[int, dict[str, float]] = {}
+    tres: dict[int, str] = {}
+    for line in text.splitlines():
+        number, state, submitted, start, end, nodes, count, code, elapsed, cpu, memory, of, submit_line = line.split(
+            SEPARATOR, len(ACCOUNTING) - 1
+        )
+        job, task = job_and_task(number.partition(".")[0].partition("+")[0])
+        sums.setdefault(job, {"elapsed": 0, "cpu": 0.0, "memory": 0})
+        if "." in number:  # a step
+            sums[job]["memory"] = max(sums[job]["memory"], size(memory))
+            continue
+        exit_code, _, number_of_signal = code.partition(":")
+        reports.setdefault(job, []).append(
+            Report(
+                id=job,
+                task=task,
+                tag=tag_in(submit_line),
+                state=JobState.parse(state),
+                submitted=moment(submitted),
+                start=moment(start),
+                end=moment(end),
+                nodes="" if nodes == "None assigned" else nodes,
+                node_count=int(count or 0),
+                status=int(exit_code or 0) << 8 | int(number_of_signal or 0),
+            )
+        )
+        sums[job]["elapsed"] += int(elapsed or 0)
+        sums[job]["cpu"] += seconds(cpu)
+        tres[job] = of
+    return {
+        job: Accounted(
+            reports=tuple(of_job),
+            elapsed=int(sums[job]["elapsed"]),
+            cpu=round(sums[job]["cpu"], 3),
+            memory=int(sums[job]["memory"]),
+            tres=tres[job],
+        )
+        for job, of_job in reports.items()
+    }
+
+
+def size(text: str) -> int:
+    """Bytes of a size as sacct prints it."""
+    number, unit = (text[:-1], UNITS[text[-1]]) if text[-1:] in UNITS else (text, 1)
+    return int(float(number or 0) * unit)
+
+
+def seconds(text: str) -> float:
+    """``1-02:03:04``, ``03:04.567``."""
+    days, _, clock = text.rpartition("-")
+    total = 0.0
+    for part in (clock or "0").split(":"):
+        total = total * 60 + float(part)
+    return total + 86400 * int(days or 0)
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """What sinfo printed: a line for each kind of nodes in each partition."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        name, nodes, cpus, memory, limit, features, state = line.split("|")
+        known = found.get(name)
+        mine = tuple(feature for feature in features.split(",") if feature not in {"(null)", ""})
+        found[name] = Partition(
+            name=name,
+            nodes=int(nodes) + (known.nodes if known else 0),
+            cpus=min(int(cpus), known.cpus) if known else int(cpus),
+            memory=min(int(memory), known.memory) if known else int(memory),
+            minutes=None if limit == "infinite" else options.minutes(limit),
+            features=tuple(sorted({*mine, *(known.features if known else ())})),
+            up=state == "up",
+        )
+    return list(found.values())

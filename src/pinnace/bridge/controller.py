@@ -1,0 +1,260 @@
+"""The bridge as a process: watches the API, keeps what it has seen, and lets workers do one step for each object.
+
+No object is worked on twice at once; one that changes meanwhile is looked at again. What fails is tried again, later
+each time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import http
+import http.client
+import logging
+import os
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
+from pinnace.bridge.predecessors import Predecessors
+from pinnace.bridge.reconciler import Reconciler, Settings
+from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurms import Policy, Slurms
+from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.watching import Changed, Listed, watch
+from pinnace.errors import PinnaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.bridge.crds import Resource
+    from pinnace.controlplane.access import Access
+
+    Object = dict[str, Any]
+    Key = tuple[str, str]  # a kind's name, an object's namespace and name
+
+WORKERS = 4
+RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
+CRD_LIMIT = 60.0  # seconds until a new kind is served
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+log = logging.getLogger(__name__)
+
+
+class Work:
+    """What is to be looked at, and when."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Condition()
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, Key]] = []
+        self._busy: set[Key] = set()
+        self._again: set[Key] = set()
+
+    def add(self, key: Key, delay: float = 0.0) -> None:
+        with self._ready:
+            when = time.monotonic() + delay
+            if when < self._due.get(key, float("inf")):
+                self._due[key] = when
+                heapq.heappush(self._heap, (when, key))
+                self._ready.notify()
+
+    def take(self) -> Key:
+        """The next one that is due. One that somebody works on is due again as soon as that is done."""
+        with self._ready:
+            while True:
+                while self._heap and self._heap[0][0] <= time.monotonic():
+                    when, key = heapq.heappop(self._heap)
+                    if self._due.get(key) != when:
+                        continue  # it was brought forward
+                    del self._due[key]
+                    if key not in self._busy:
+                        self._busy.add(key)
+                        return key
+                    self._again.add(key)
+                self._ready.wait(self._heap[0][0] - time.monotonic() if self._heap else None)
+
+    def done(self, key: Key) -> None:
+        with self._ready:
+            self._busy.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+
+class Controller:
+    """Everything together."""
+
+    def __init__(
+        self,
+        access: Access,
+        policy: Policy,
+        settings: Settings,
+        *,
+        namespaces: tuple[str, ...] = (),
+        kinds: tuple[Resource, ...] = KINDS,
+    ) -> None:
+        self._access, self._namespaces, self._kinds = access, namespaces, kinds
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._known: dict[Key, Object] = {}
+        self._dependants: dict[str, set[str]] = {}
+        self._tries: dict[Key, int] = {}
+        self._work = Work()
+        self.slurms = Slurms(self.api, policy, lambda key: self._work.add((SLURMJOB.name, key)))
+        self._reconciler = Reconciler(self.api, self.slurms, settings, find=self._find, note=self._note_job)
+        self._predecessors = Predecessors(self.api, self.slurms)
+        self._resources = {resource.name: resource for resource in kinds}
+
+    def api(self) -> Api:
+        """One connection for each thread."""
+        if not hasattr(self._local, "api"):
+            self._local.api = Api(self._access)
+        api: Api = self._local.api
+        return api
+
+    def install(self) -> None:
+        """Make the kinds known to the API, or bring them up to date, and wait until they are served."""
+        for body in definitions():
+            if body["metadata"]["name"] in self._resources:
+                path = f"{CRDS}/{body['metadata']['name']}?fieldManager=pinnace-bridge&force=true"
+                self.api().request("PATCH", path, body, content_type="application/apply-patch+yaml")
+        deadline = time.monotonic() + CRD_LIMIT
+        for resource in self._kinds:
+            while not self._is_served(resource):
+                if time.monotonic() > deadline:
+                    raise PinnaceError(f"{resource.name} is not served by the API after {CRD_LIMIT:.0f} s")
+                time.sleep(0.1)
+
+    def _is_served(self, resource: Resource) -> bool:
+        try:
+            self.api().get(f"{resource.path(self._namespaces[0] if self._namespaces else '')}?limit=1")
+        except ApiError as error:
+            if error.code in {http.HTTPStatus.NOT_FOUND, http.HTTPStatus.SERVICE_UNAVAILABLE}:
+                return False
+            raise
+        return True
+
+    def run(self) -> None:
+        """For ever."""
+        for resource in self._kinds:
+            for namespace in self._namespaces or ("",):
+                scope = f"{resource.name} {namespace}".strip()
+                watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))
+        for _ in range(WORKERS - 1):
+            threading.Thread(target=self._worker, daemon=True).start()
+        self._worker()
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    def _tell(self, resource: Resource, namespace: str) -> Callable[[Listed | Changed], None]:
+        def tell(change: Listed | Changed) -> None:
+            if isinstance(change, Listed):
+                self._forget_missing(resource, namespace, {key_of(thing) for thing in change.objects})
+                for thing in change.objects:
+                    # A list's items do not say what they are.
+                    self._note(resource, thing | {"apiVersion": resource.api_version, "kind": resource.kind})
+            else:
+                self._note(resource, change.object, gone=change.gone)
+
+        return tell
+
+    def _forget_missing(self, resource: Resource, namespace: str, present: set[str]) -> None:
+        with self._lock:
+            mine = [key for key in self._known if key[0] == resource.name]
+            for key in mine:
+                if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
+                    del self._known[key]
+
+    def _note_job(self, body: Object) -> None:
+        self._note(SLURMJOB, body)
+
+    def _note(self, resource: Resource, thing: Object, *, gone: bool = False) -> None:
+        """Remember an object unless we know a later version, and have it looked at."""
+        key, metadata = (resource.name, key_of(thing)), thing["metadata"]
+        gone = gone or ("deletionTimestamp" in metadata and not metadata.get("finalizers"))
+        with self._lock:
+            known = self._known.get(key)
+            if gone:
+                self._known.pop(key, None)
+            elif known is None or known["metadata"]["uid"] != metadata["uid"] or version(known) < version(thing):
+                self._known[key] = thing
+            elif version(known) > version(thing):
+                return
+            self._tries.pop(key, None)
+            followers = self._relatives(resource, thing)
+        if gone and resource is SLURMJOB:
+            self._reconciler.gone(Job(thing))
+        self._work.add(key)
+        for follower in followers:
+            self._work.add(follower)
+
+    def _relatives(self, resource: Resource, thing: Object) -> list[Key]:
+        """Who else is concerned: jobs that depend on this one, and the predecessors' object that it was made for."""
+        if resource is not SLURMJOB:
+            return []
+        name = key_of(thing)
+        namespace = thing["metadata"]["namespace"]
+        for dependency in thing["spec"].get("dependsOn", ()):
+            self._dependants.setdefault(f"{namespace}/{dependency['name']}", set()).add(name)
+        relatives = [(SLURMJOB.name, dependant) for dependant in self._dependants.get(name, ())]
+        for owner in thing["metadata"].get("ownerReferences", ()):
+            of = (owner["apiVersion"], owner["kind"])
+            kinds = (other for other in self._kinds if (other.api_version, other.kind) == of)
+            relatives += [(other.name, f"{namespace}/{owner['name']}") for other in kinds]
+        return relatives
+
+    def _find(self, name: str) -> Job | None:
+        with self._lock:
+            body = self._known.get((SLURMJOB.name, name))
+        return Job(body) if body else None
+
+    # --- what is done -------------------------------------------------------------------------------------------
+
+    def _worker(self) -> None:
+        while True:
+            key = self._work.take()
+            try:
+                delay = self._step(key)
+                self._tries.pop(key, None)
+                if delay is not None:
+                    self._work.add(key, delay)
+            except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
+                self._again(key, error)
+            except Exception as error:  # noqa: BLE001 - one object that we do not understand must not stop the others
+                traceback.print_exc()
+                self._again(key, error)
+            finally:
+                self._work.done(key)
+
+    def _step(self, key: Key) -> float | None:
+        with self._lock:
+            thing = self._known.get(key)
+        if thing is None:
+            return None
+        resource = self._resources[key[0]]
+        if resource is SLURMJOB:
+            return self._reconciler.step(Job(thing))
+        self._predecessors.step(resource, thing, self._find(self._predecessors.child_key(resource, thing)))
+        return None
+
+    def _again(self, key: Key, error: Exception) -> None:
+        tried = self._tries[key] = self._tries.get(key, 0) + 1
+        if not (isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}):
+            log.warning("%s %s: %s", *key, error or type(error).__name__)
+        self._work.add(key, RETRY[min(tried, len(RETRY)) - 1])
+
+
+def key_of(thing: Object) -> str:
+    return f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
+
+
+def version(thing: Object) -> int:
+    return int(thing["metadata"]["resourceVersion"])
+
+
+def end_with_thread(about: threading.ExceptHookArgs) -> None:
+    """A bridge that has gone deaf is worse than one that is restarted."""
+    traceback.print_exception(about.exc_value)
+    os._exit(1)

@@ -1,0 +1,82 @@
+"""The pods that help with jobs (see ``pods``): made, limited in number, and told when to end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.bridge import pods
+from pinnace.bridge.slurmjob import seconds_of
+from pinnace.bridge.staging import StagingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.bridge.backend import Backend
+    from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.controlplane.api import Api
+
+COPYING = 600.0  # seconds for a pod that copies
+READING = 15.0  # seconds in which a pod has told what a job has left
+
+
+class Helpers:
+    """Without an image there are none. At most ``most`` follow output at once."""
+
+    def __init__(self, api: Callable[[], Api], *, image: str, most: int) -> None:
+        self._api, self._image, self._most = api, image, most
+        self._followed: dict[str, float] = {}  # uids of jobs that have one that follows, and until when it counts
+
+    def copied(self, job: Job, name: str, what: Object) -> bool:
+        """Let a pod copy. Whether it has."""
+        if not self._image:
+            raise StagingError("volumes need the bridge's helper pods (`pinnace bridge --image`)")
+        path = f"/api/v1/namespaces/{job.namespace}/pods"
+        self._api().create(path, pods.copier(job, name, self._image, **what))
+        found = self._api().get(f"{path}/{name}")
+        if job.uid not in {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}:
+            raise StagingError(f"there is another pod called {name}")
+        phase = found["status"].get("phase")
+        if phase == "Failed":
+            tail = self._api().get(f"{path}/{name}/log?tailLines=5")
+            raise StagingError(f"pod {name}: {str(tail).strip()}")
+        if phase != "Succeeded" and time.time() - seconds_of(found["metadata"]["creationTimestamp"]) > COPYING:
+            raise StagingError(f"pod {name} has not ended after {COPYING:.0f} s: see `kubectl describe pod`")
+        return bool(phase == "Succeeded")
+
+    def forget(self, job: Job, backend: Backend) -> None:
+        """Before a job begins, and when its object is gone."""
+        self._followed.pop(job.uid, None)
+        if backend.files:
+            mark_of(job, backend).unlink(missing_ok=True)
+
+    def follow(self, job: Job, backend: Backend, *, until: float = float("inf")) -> None:
+        """Let a pod follow the output of a job, if there is room for one more."""
+        if not (backend.files and self._image and job.spec.get("logs", True)) or job.uid in self._followed:
+            return
+        clock = time.monotonic()
+        self._followed = {uid: end for uid, end in self._followed.items() if end > clock}
+        if len(self._followed) >= self._most:
+            return
+        self._followed[job.uid] = until
+        mark = mark_of(job, backend)
+        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        patterns = [path for path in (job.status.get("stdout"), job.status.get("stderr")) if path]
+        path = f"/api/v1/namespaces/{job.namespace}/pods"
+        self._api().create(path, pods.follower(job, self._image, patterns, str(mark)))
+
+    def end(self, job: Job, backend: Backend, exit_of: tuple[int, int]) -> None:
+        """Tell the pod that follows the output that there will be no more of it, and how the job ended."""
+        if backend.files and self._image:
+            mark = mark_of(job, backend)
+            mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            code, number = exit_of
+            mark.write_text(f"{code or (128 + number if number else 0)}\n")
+        self._followed.pop(job.uid, None)
+        self.follow(job, backend, until=time.monotonic() + READING)
+
+
+def mark_of(job: Job, backend: Backend) -> Path:
+    """The file whose appearance ends the pod that follows a job's output."""
+    return Path(backend.directory()) / ".ends" / job.uid

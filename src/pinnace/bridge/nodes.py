@@ -1,0 +1,59 @@
+"""Slurm's partitions as nodes of Kubernetes, so that `kubectl get nodes` tells what Slurm has."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pinnace.bridge import wlm
+from pinnace.controlplane.api import ApiError
+from pinnace.errors import PinnaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.bridge.slurmjob import Object
+    from pinnace.bridge.slurms import Slurms
+    from pinnace.controlplane.api import Api
+
+INTERVAL = 20.0  # seconds; a node that is not heard of for 40 counts as lost
+NODES = "/api/v1/nodes"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+MANAGER = "?fieldManager=pinnace-bridge&force=true"
+
+log = logging.getLogger(__name__)
+
+
+def show_partitions(api: Callable[[], Api], slurms: Slurms) -> None:
+    """From now on, in a thread of its own."""
+    threading.Thread(target=_for_ever, args=(api, slurms), name="partitions", daemon=True).start()
+
+
+def _for_ever(api: Callable[[], Api], slurms: Slurms) -> None:
+    while True:
+        try:
+            if connection := slurms.first():
+                update(api(), [wlm.node(found, now=int(time.time())) for found in connection.backend.partitions()])
+        except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
+            log.warning("partitions: %s", error)
+        time.sleep(INTERVAL)
+
+
+def update(api: Api, nodes: list[Object]) -> None:
+    """Write the nodes as they are, and take away those of partitions that are gone."""
+    for node in nodes:
+        name = node["metadata"]["name"]
+        status = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": node["status"]}
+        body = {key: value for key, value in node.items() if key != "status"}
+        _apply(api, f"{NODES}/{name}", body)
+        _apply(api, f"{NODES}/{name}/status", status)
+    known = api.get(f"{NODES}?labelSelector=type%3Dvirtual-kubelet,{wlm.PREFIX.replace('/', '%2F')}partition")["items"]
+    for gone in {node["metadata"]["name"] for node in known} - {node["metadata"]["name"] for node in nodes}:
+        api.request("DELETE", f"{NODES}/{gone}")
+
+
+def _apply(api: Api, path: str, body: Object) -> None:
+    api.request("PATCH", f"{path}{MANAGER}", body, content_type="application/apply-patch+yaml")

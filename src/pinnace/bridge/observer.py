@@ -1,0 +1,146 @@
+"""Asks a Slurm how all its jobs are, once per interval, and tells whose report has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pinnace.errors import PinnaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.bridge.backend import Accounted, Backend, Report
+
+SOON = 0.2  # seconds after which the first question follows a submission
+LONGEST_PAUSE = 60.0  # seconds between questions to a Slurm that does not answer
+PATIENCE = 30.0  # seconds for which accounting may be behind
+FEWER = 3.0  # the same where it does not work at all
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A job that somebody wants to know about."""
+
+    key: str
+    tag: str
+    id: int
+    interval: float
+
+
+class Observer:
+    """What is known of one Slurm as one user of it."""
+
+    def __init__(self, backend: Backend, tell: Callable[[str], None]) -> None:
+        self.backend = backend
+        self.error = ""
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._watched: dict[str, Watched] = {}  # by tag
+        self._seen: dict[str, float] = {}  # when a poll began that came after the job was watched
+        self._reports: dict[str, tuple[Report, ...]] = {}
+        self._ended: dict[str, float] = {}  # since when accounting is asked about a job
+        self._accounted: dict[str, Accounted | None] = {}
+        self._wake = threading.Event()
+        threading.Thread(target=self._poll_for_ever, name="observer", daemon=True).start()
+
+    def watch(self, job: Watched) -> None:
+        """Ask about a job from now on."""
+        with self._lock:
+            new = job.tag not in self._watched
+            self._watched[job.tag] = job
+        if new:
+            self._wake.set()
+
+    def forget(self, tag: str) -> None:
+        with self._lock:
+            for known in (self._watched, self._seen, self._reports, self._ended, self._accounted):
+                known.pop(tag, None)
+
+    def reports(self, tag: str) -> tuple[Report, ...] | None:
+        """What Slurm said last of a job; nothing if it does not know it; None if it was not asked yet."""
+        with self._lock:
+            return self._reports.get(tag, ()) if tag in self._seen else None
+
+    def accounted(self, tag: str) -> tuple[bool, Accounted | None]:
+        """Whether all was asked that could be, and what accounting says of a job that has ended."""
+        with self._lock:
+            if tag in self._accounted:
+                return True, self._accounted[tag]
+            if tag not in self._ended:
+                self._ended[tag] = time.monotonic()
+                self._wake.set()
+            return False, None
+
+    def _poll_for_ever(self) -> None:
+        pause = 0.0
+        while True:
+            self._wake.wait(pause or None)
+            if self._wake.is_set():
+                self._wake.clear()
+                time.sleep(SOON)  # for others that come with it
+            with self._lock:
+                watched = dict(self._watched)
+            if not watched:
+                pause = 0.0
+                continue
+            normal = min(job.interval for job in watched.values())
+            try:
+                self._poll(watched)
+                self._say(watched, "")
+                pause = normal
+            except PinnaceError as error:
+                self._say(watched, error.message)
+                pause = min(max(2 * pause, normal), LONGEST_PAUSE)
+
+    def _poll(self, watched: dict[str, Watched]) -> None:
+        begun = time.monotonic()
+        found: dict[str, list[Report]] = {tag: [] for tag in watched}
+        for report in self.backend.jobs():
+            if report.tag in found:
+                found[report.tag].append(report)
+        with self._lock:
+            known = {tag: self._reports.get(tag) if tag in self._seen else None for tag in watched}
+            self._reports |= {tag: tuple(reports) for tag, reports in found.items() if tag in self._watched}
+            self._seen |= {tag: begun for tag in watched if tag in self._watched}
+            ended = {watched[tag].id: tag for tag in self._ended if tag in watched and tag not in self._accounted}
+        for tag, reports in found.items():
+            if known[tag] != tuple(reports):
+                self._tell(watched[tag].key)
+        if ended:
+            self._account(ended, watched)
+
+    def _account(self, ended: dict[int, str], watched: dict[str, Watched]) -> None:
+        patience = PATIENCE
+        try:
+            about = self.backend.accounted(ended)
+        except PinnaceError as error:  # it goes without, unless nothing else tells how a job has ended
+            log.warning("accounting: %s", error.message)
+            about, patience = {}, FEWER
+            ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
+        for job, tag in ended.items():
+            of_job = about.get(job)
+            whole = of_job is not None and is_whole(of_job)
+            with self._lock:
+                if not whole and time.monotonic() - self._ended.get(tag, 0.0) < patience:
+                    continue
+                self._accounted[tag] = of_job
+            self._tell(watched[tag].key)
+
+    def _say(self, watched: dict[str, Watched], error: str) -> None:
+        """Tell everybody when Slurm stops answering, and when it answers again."""
+        if bool(error) != bool(self.error):
+            for job in watched.values():
+                self._tell(job.key)
+        self.error = error
+
+
+def is_whole(about: Accounted) -> bool:
+    """Whether accounting knows all of a job: of short ones it may hear the end before the start."""
+    begun = any(report.start for report in about.reports)
+    return all(report.end for report in about.reports) and bool(about.tres or not begun)

@@ -1,0 +1,199 @@
+"""sbatch's options: the one table of what each is called in a SlurmJob, on the command line and for slurmrestd.
+
+slurmrestd takes no ``#SBATCH`` lines, so they are read here: a script means the same on both ways.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pinnace.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["OPTIONS", "Kind", "Options", "arguments", "directives", "from_fields", "parse", "properties"]
+
+Options = dict[str, str]
+"""Long names of sbatch's options and their values; a flag has the value ``""``."""
+
+MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # in MiB, as Slurm counts
+TIME = re.compile(r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?)|(?P<rest>\d+(?::\d+){0,2})")
+
+
+class Kind(StrEnum):
+    """What an option takes."""
+
+    TEXT = "text"
+    COUNT = "count"
+    RANGE = "range"
+    MEMORY = "memory"
+    TIME = "time"
+    MOMENT = "moment"
+    FLAG = "flag"
+    CHOICE = "choice"  # yes or no
+    SHARING = "sharing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """``field`` is its name in a SlurmJob, ``name`` and ``short`` sbatch's, ``rest`` slurmrestd's (if it has it)."""
+
+    field: str
+    name: str
+    rest: str = ""
+    short: str = ""
+    kind: Kind = Kind.TEXT
+
+
+def _option(field: str, name: str, rest: str = "", short: str = "", kind: Kind = Kind.TEXT) -> Option:
+    return Option(field=field, name=name, rest=rest, short=short, kind=kind)
+
+
+OPTIONS = (
+    _option("jobName", "--job-name", "name", "-J"),
+    _option("partition", "--partition", "partition", "-p"),
+    _option("account", "--account", "account", "-A"),
+    _option("qos", "--qos", "qos", "-q"),
+    _option("nodes", "--nodes", "nodes", "-N", Kind.RANGE),
+    _option("tasks", "--ntasks", "tasks", "-n", Kind.COUNT),
+    _option("tasksPerNode", "--ntasks-per-node", "tasks_per_node", "", Kind.COUNT),
+    _option("cpusPerTask", "--cpus-per-task", "cpus_per_task", "-c", Kind.COUNT),
+    _option("memory", "--mem", "memory_per_node", "", Kind.MEMORY),
+    _option("memoryPerCPU", "--mem-per-cpu", "memory_per_cpu", "", Kind.MEMORY),
+    _option("time", "--time", "time_limit", "-t", Kind.TIME),
+    _option("gres", "--gres", "gres"),
+    _option("gpus", "--gpus", "gpus", "-G"),
+    _option("constraint", "--constraint", "constraints", "-C"),
+    _option("nodeList", "--nodelist", "", "-w"),
+    _option("exclude", "--exclude", "", "-x"),
+    _option("exclusive", "--exclusive", "exclusive", "", Kind.SHARING),
+    _option("reservation", "--reservation", "reservation"),
+    _option("licenses", "--licenses", "licenses", "-L"),
+    _option("array", "--array", "array", "-a"),
+    _option("begin", "--begin", "begin_time", "-b", Kind.MOMENT),
+    _option("deadline", "--deadline", "deadline"),
+    _option("dependency", "--dependency", "dependency", "-d"),
+    _option("killOnInvalidDependency", "--kill-on-invalid-dep", "kill_on_invalid_dependency", "", Kind.CHOICE),
+    _option("nice", "--nice", "nice", "", Kind.COUNT),
+    _option("signal", "--signal", "signal"),
+    _option("output", "--output", "standard_output", "-o"),
+    _option("error", "--error", "standard_error", "-e"),
+    _option("input", "--input", "standard_input", "-i"),
+    _option("openMode", "--open-mode", "open_mode"),
+    _option("mailType", "--mail-type", "mail_type"),
+    _option("mailUser", "--mail-user", "mail_user"),
+    _option("comment", "--comment", "comment"),
+    _option("wckey", "--wckey", "wckey"),
+    _option("workingDirectory", "--chdir", "current_working_directory", "-D"),
+    _option("requeue", "--requeue", "requeue", "", Kind.FLAG),
+    _option("hold", "--hold", "hold", "-H", Kind.FLAG),
+)
+BY_FIELD = {option.field: option for option in OPTIONS}
+BY_NAME = {option.name: option for option in OPTIONS}
+BY_SHORT = {option.short: option for option in OPTIONS if option.short}
+
+
+def from_fields(fields: Mapping[str, Any]) -> Options:
+    """The typed fields of a SlurmJob's ``options``."""
+    given: Options = {}
+    for field, value in fields.items():
+        option = BY_FIELD[field]
+        if value is True:
+            given[option.name] = ""
+        elif value is not False:
+            given[option.name] = str(value)
+    return given
+
+
+def parse(words: Iterable[str]) -> Options:
+    """Options as sbatch takes them. What is not in the table must be ``--name=value`` or ``--name``."""
+    given: Options = {}
+    waiting: Option | None = None
+    for word in words:
+        if waiting:
+            given[waiting.name], waiting = word, None
+            continue
+        name, equals, value = word.partition("=")
+        option = BY_NAME.get(name) or BY_SHORT.get(name)
+        if option and option.kind in {Kind.FLAG, Kind.SHARING}:
+            given[option.name] = value
+        elif option and not equals:
+            waiting = option
+        elif name.startswith("--"):
+            given[name] = value
+        elif option := BY_SHORT.get(word[:2]):
+            given[option.name] = word[2:].removeprefix("=")
+        else:
+            raise UsageError(f"{word!r} is no option of sbatch's that is known here; write it as --name=value")
+    if waiting:
+        raise UsageError(f"{waiting.name} takes a value")
+    return given
+
+
+def directives(script: str) -> Options:
+    """What a script's ``#SBATCH`` lines say. As for sbatch, they end with the first command."""
+    given: Options = {}
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            given |= parse(shlex.split(line.removeprefix("#SBATCH"), comments=True))
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    return given
+
+
+def arguments(options: Options) -> list[str]:
+    """For sbatch."""
+    return [f"{name}={value}" if value else name for name, value in options.items()]
+
+
+def properties(options: Options) -> dict[str, Any]:
+    """For slurmrestd: what it calls them, in its units."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        option = BY_NAME.get(name)
+        if option is None or not option.rest:
+            raise UsageError(f"slurmrestd has nothing like {name}", hint="Use Slurm's command line for this job.")
+        try:
+            given[option.rest] = IN_REST.get(option.kind, str)(value)
+        except ValueError as error:
+            raise UsageError(f"{name}={value}: {error or 'not understood'}") from error
+    return given
+
+
+def mebibytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ValueError("not a size of memory")
+    return max(1, round(int(found[1]) * MEMORY[found[2].upper()]))
+
+
+def minutes(text: str) -> int:
+    """Slurm's forms of a time: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Rounded up, as Slurm does."""
+    found = TIME.fullmatch(text.strip())
+    if not found:
+        raise ValueError("not a time")
+    if found["rest"] is None:
+        days, hours, mins, seconds = (int(found[part] or 0) for part in ("d", "dh", "dm", "ds"))
+    else:
+        parts = [int(part) for part in found["rest"].split(":")]
+        hours, mins, seconds = [0, *parts, 0] if len(parts) == 1 else [0, *parts] if len(parts) == 2 else parts
+        days = 0
+    return (days * 24 + hours) * 60 + mins + (seconds > 0)
+
+
+IN_REST: dict[Kind, Callable[[str], Any]] = {
+    Kind.COUNT: int,
+    Kind.RANGE: lambda value: [int(count) for count in value.split("-", maxsplit=1)] if "-" in value else int(value),
+    Kind.MEMORY: mebibytes,
+    Kind.TIME: minutes,
+    Kind.MOMENT: lambda value: int(dt.datetime.fromisoformat(value).timestamp()),
+    Kind.FLAG: lambda _: True,
+    Kind.CHOICE: lambda value: value == "yes",
+    Kind.SHARING: lambda value: value or "exclusive",
+}

@@ -1,0 +1,469 @@
+"""What is done for a SlurmJob: the next step from what is, on both sides, to what should be.
+
+The order that loses no job and doubles none:
+
+1. the object gets our finalizer and, in the same write, the note that this attempt is about to be submitted;
+2. the job is submitted, with a tag in its comment that follows from the object's uid and the attempt;
+3. its number is written to the object's status.
+
+Whoever finds the note and no number asks Slurm, and then accounting, for the tag before submitting again. The first
+write says which version of the object it has seen, so of two that try only one goes on.
+"""
+
+from __future__ import annotations
+
+import http
+import logging
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.bridge import options, staging
+from pinnace.bridge.backend import Submission, UnreachableError
+from pinnace.bridge.helpers import Helpers
+from pinnace.bridge.observer import Watched
+from pinnace.bridge.s3 import S3PassingError
+from pinnace.bridge.slurmjob import (
+    ABANDON,
+    DEFAULT_OUTPUT,
+    FINALIZER,
+    INTENT,
+    Job,
+    changed,
+    exit_of,
+    is_over,
+    now,
+    observed,
+    output_path,
+    seconds_of,
+    usage,
+    with_condition,
+)
+from pinnace.bridge.slurms import MissingError
+from pinnace.controlplane.api import ApiError
+from pinnace.errors import PinnaceError
+from pinnace.slurm.states import JobState, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pinnace.bridge.backend import Backend, Report
+    from pinnace.bridge.slurmjob import Object
+    from pinnace.bridge.slurms import Connection, Slurms
+    from pinnace.controlplane.api import Api
+
+SOON = 1.0  # seconds until something is looked at again for which no event comes
+LATER = 15.0
+SETTLED = 10.0  # seconds after which a submission that was cut off is either known to Slurm or never will be
+FAILED = "REJECTED"  # the state of a job that Slurm never took
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once."""
+
+    interval: float = 2.0
+    image: str = ""
+    pods: int = 20
+
+
+class Waiting(Exception):  # noqa: N818 - not an error: nothing to do until later
+    """Look again after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class Reconciler:
+    """Knows one step at a time."""
+
+    def __init__(
+        self,
+        api: Callable[[], Api],
+        slurms: Slurms,
+        settings: Settings,
+        *,
+        find: Callable[[str], Job | None],
+        note: Callable[[Object], None],
+    ) -> None:
+        self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
+        self._helpers = Helpers(api, image=settings.image, most=settings.pods)
+
+    @property
+    def api(self) -> Api:
+        return self._api_of_thread()
+
+    def step(self, job: Job) -> float | None:
+        """Do what is to be done for a job now. Seconds until it should be looked at again; None: when it changes."""
+        try:
+            if job.deleted:
+                self._release(job)
+            elif job.finished:
+                self._afterwards(job)
+            elif job.id is None:
+                self._begin(job)
+            else:
+                self._follow(job, job.id)
+        except Waiting as wait:
+            return wait.seconds
+        except UnreachableError as error:
+            self._condition(job, "Reachable", "False", "Unreachable", error.message)
+            return LATER
+        return None
+
+    # --- before Slurm knows it ----------------------------------------------------------------------------------
+
+    def _begin(self, job: Job) -> None:
+        if job.intent and self._adopted(job, job.intent):
+            return
+        if job.spec.get("cancel"):
+            self._finish(job, succeeded=False, reason="Cancelled", state=str(JobState.CANCELLED))
+            return
+        if job.spec.get("suspend"):
+            self._patch(job, {"state": "SUSPENDED", "reason": "JobSuspended"})
+            return
+        native = self._dependencies(job)
+        try:
+            connection = self._slurms.of(job)
+            submission = self._submission(job, connection.backend)
+            if not self._staged(job, connection.backend, submission.options["--chdir"]):
+                self._patch(job, {"state": "STAGING"})
+                raise Waiting(SOON)
+            job = self._announce(job, submission.options["--job-name"])
+            number = connection.backend.submit(depending(submission, native))
+        except MissingError as error:
+            self._patch(job, {"state": "WAITING", "reason": "Missing", "message": error.message})
+            raise Waiting(SOON) from error
+        except (UnreachableError, S3PassingError) as error:
+            raise UnreachableError(error.message) from error
+        except PinnaceError as error:
+            self._finish(job, succeeded=False, reason="Rejected", message=error.message, state=FAILED)
+            return
+        log.info("%s: submitted as job %d", job.key, number)
+        self._submitted(job, connection, submission, number)
+
+    def _announce(self, job: Job, name: str) -> Job:
+        """The note and the finalizer, in one write that fails if the object has changed since."""
+        metadata = {
+            "resourceVersion": job.metadata["resourceVersion"],
+            "finalizers": sorted({*job.metadata.get("finalizers", ()), FINALIZER}),
+            "annotations": {INTENT: f"{job.attempt} {int(time.time())} {name}"},
+        }
+        return self._noted(self.api.patch(job.path(), {"metadata": metadata}))
+
+    def _adopted(self, job: Job, intent: tuple[int, str]) -> bool:
+        """Whether a job was submitted by one that died before it could say so; if so, it is ours from now on."""
+        connection = self._slurms.of(job, known=True)
+        number = self._lookup(job, connection.backend, intent)
+        if number is None:
+            return False
+        log.info("%s: found again as job %d", job.key, number)
+        try:
+            submission = self._submission(job, connection.backend)
+        except PinnaceError:  # its script or its variables have gone meanwhile: it runs all the same
+            self._patch(job, {"attempt": job.attempt, "jobID": number, "state": str(JobState.PENDING)})
+        else:
+            self._submitted(job, connection, submission, number)
+        return True
+
+    @staticmethod
+    def _lookup(job: Job, backend: Backend, intent: tuple[int, str]) -> int | None:
+        """The number of the job that was to be submitted, if it was."""
+        since, name = intent
+        for report in backend.jobs():
+            if report.tag == job.tag:
+                return report.id
+        number = backend.recall(job.tag, name, since)
+        if number is None and time.time() - since < SETTLED:
+            raise Waiting(SOON)  # the dead one's sbatch may still be on its way
+        return number
+
+    def _dependencies(self, job: Job) -> list[str]:
+        """What Slurm itself is to wait for. What it cannot know, such as results, is waited for here."""
+        native = []
+        for dependency in job.spec.get("dependsOn", ()):
+            other = self._find(f"{job.namespace}/{dependency['name']}")
+            if other is None or (not other.finished and not self._leave_to_slurm(job, other)):
+                self._patch(job, {"state": "WAITING", "reason": "Dependency", "message": f"for {dependency['name']}"})
+                raise Waiting(LATER)  # its change wakes us before
+            kind = dependency.get("type", "afterok")
+            if not other.finished:
+                native.append(f"{kind}:{other.id}")
+            elif kind != "afterany" and other.succeeded is not (kind == "afterok"):
+                message = f"{dependency['name']} has {'succeeded' if other.succeeded else 'failed'}"
+                self._finish(job, succeeded=False, reason="DependencyFailed", message=message, state=FAILED)
+                raise Waiting(LATER)
+        return native
+
+    @staticmethod
+    def _leave_to_slurm(job: Job, other: Job) -> bool:
+        simple = not other.spec.get("results") and not other.spec.get("retries")
+        return simple and other.id is not None and other.spec.get("cluster") == job.spec.get("cluster")
+
+    def _submission(self, job: Job, backend: Backend) -> Submission:
+        """Everything that goes to Slurm. The script's own directives are the least, flags the last word."""
+        script = staging.script_of(self.api, job, files=backend.files)
+        given = options.directives(script) | options.from_fields(job.spec.get("options", {}))
+        given |= options.parse(job.spec.get("flags", ()))
+        directory = given.get("--chdir") or default_directory(job, backend)
+        given["--chdir"] = str(Path(directory).expanduser()) if backend.files else directory
+        given.setdefault("--job-name", job.name)
+        given.setdefault("--output", DEFAULT_OUTPUT["--array" in given])
+        environment = staging.environment_of(self.api, job)
+        arguments = tuple(job.spec.get("arguments", ()))
+        return Submission(tag=job.tag, script=script, arguments=arguments, options=given, environment=environment)
+
+    def _staged(self, job: Job, backend: Backend, directory: str) -> bool:
+        """Whether the job's directory is as the job wants it; brings about that it will be."""
+        entries = job.spec.get("inputs", ())
+        if not backend.files:
+            if entries:
+                raise staging.StagingError("this bridge does not see the files of that cluster, so it has no inputs")
+            return True
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise staging.StagingError(f"working directory: {error}") from error
+        if job.intent:  # it was, before it was to be submitted
+            return True
+        for number, entry in enumerate(entries):
+            staging.inside(Path(directory), entry["to"])
+            if "volume" in entry:
+                target = str(Path(directory) / entry["to"])
+                from_volume = {"directory": target, "entry": entry, "what": ["."], "out": False}
+                Path(target).mkdir(parents=True, exist_ok=True)
+                if not self._helpers.copied(job, f"{job.name}-input-{number}", from_volume):
+                    return False
+        staging.stage(self.api, job, Path(directory))
+        return True
+
+    def _submitted(self, job: Job, connection: Connection, submission: Submission, number: int) -> None:
+        given, backend = submission.options, connection.backend
+        array = "--array" in given
+        output, error = (
+            output_path(
+                given[name], given["--chdir"], job=number, name=given["--job-name"], user=backend.user, glob=array
+            )
+            if name in given
+            else None
+            for name in ("--output", "--error")
+        )
+        patch: Object = {
+            "attempt": job.attempt,
+            "jobID": number,
+            "state": str(JobState.PENDING),
+            "reason": None,
+            "message": None,
+            "workingDirectory": given["--chdir"],
+            "stdout": output,
+            "stderr": error,
+            "conditions": with_condition(job, "Submitted", "True", "Submitted", f"job {number}"),
+        }
+        self._patch(job, patch)
+        self._helpers.forget(job, backend)
+        self._watch(job, connection, number)
+
+    # --- while Slurm has it -------------------------------------------------------------------------------------
+
+    def _watch(self, job: Job, connection: Connection, number: int) -> None:
+        interval = float(job.spec.get("updateIntervalSeconds", self._settings.interval))
+        connection.observer.watch(Watched(key=job.key, tag=job.tag, id=number, interval=interval))
+
+    def _follow(self, job: Job, number: int) -> None:
+        connection = self._slurms.of(job, known=True)
+        observer = connection.observer
+        self._watch(job, connection, number)
+        reports = observer.reports(job.tag)
+        if observer.error:
+            raise UnreachableError(observer.error)
+        if job.condition("Reachable") == "False":
+            job = self._condition(job, "Reachable", "True", "Reachable")
+        if reports is None:
+            return  # the observer tells
+        if not reports or is_over(reports):
+            self._ended(job, connection, reports)
+            return
+        job = self._patch(job, observed(reports))
+        self._wishes(job, connection.backend, number, reports)
+        if "startTime" in job.status:
+            self._helpers.follow(job, connection.backend)
+
+    def _wishes(self, job: Job, backend: Backend, number: int, reports: Sequence[Report]) -> None:
+        """Bring about what the spec wants of a job that is under way."""
+        if job.spec.get("cancel"):
+            backend.cancel(number)
+            return
+        wanted, held = bool(job.spec.get("suspend")), bool(job.status.get("held"))
+        if wanted == held:
+            return
+        if any(report.state.phase is Phase.RUNNING for report in reports):
+            backend.stop(number, stopped=wanted)
+        if any(report.state.phase is Phase.WAITING for report in reports):
+            backend.hold(number, held=wanted)
+        self._patch(job, {"held": wanted})
+
+    def _ended(self, job: Job, connection: Connection, reports: Sequence[Report]) -> None:
+        """A job has ended, or Slurm knows it no longer; accounting has the last word, if there is any."""
+        asked, about = connection.observer.accounted(job.tag)
+        if not asked:
+            if reports:
+                self._patch(job, observed(reports))
+            raise Waiting(LATER)  # the observer tells
+        # slurmctld knows best how a job has ended, until it forgets tasks of a long array.
+        final = about.reports if about and len(about.reports) > len(reports) else reports
+        if not final:
+            self._finish(job, succeeded=False, reason="Lost", message="Slurm knows nothing of this job any more")
+            return
+        status = observed(final) | ({"usage": usage(about)} if about else {})
+        succeeded = all(report.state is JobState.COMPLETED for report in final)
+        job = self._patch(job, status)
+        if not succeeded and not job.spec.get("cancel") and job.attempt <= job.spec.get("retries", 0):
+            connection.observer.forget(job.tag)
+            conditions = with_condition(job, "Retrying", "True", str(status["state"]), f"attempt {job.attempt} failed")
+            empty = dict.fromkeys(("jobID", "startTime", "endTime", "exitCode", "signal", "exit", "nodes", "usage"))
+            self._patch(job, {**empty, "attempt": job.attempt + 1, "state": "RETRYING", "conditions": conditions})
+            return
+        reason, message = ("Completed", "") if succeeded else (camel(str(status["state"])), str(status["reason"] or ""))
+        if job.spec.get("results"):
+            job, failure = self._collect(job, connection.backend)
+            if failure and succeeded:
+                succeeded, reason, message = False, "ResultsMissing", failure
+        self._helpers.end(job, connection.backend, exit_of(final))
+        connection.observer.forget(job.tag)
+        self._finish(job, succeeded=succeeded, reason=reason, message=message)
+
+    # --- after its end ------------------------------------------------------------------------------------------
+
+    def _collect(self, job: Job, backend: Backend) -> tuple[Job, str]:
+        """Bring the results home. What went wrong, for good."""
+        directory, failure = Path(job.status.get("workingDirectory", "")), ""
+        try:
+            if not backend.files or not directory.is_absolute():
+                raise staging.StagingError("this bridge does not see the files of that job")
+            for number, entry in enumerate(job.spec["results"]):
+                if "volume" in entry:
+                    what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
+                    to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
+                    if not self._helpers.copied(job, f"{job.name}-result-{number}", to_volume):
+                        raise Waiting(SOON)
+            staging.collect(self.api, job, directory)
+        except (S3PassingError, MissingError) as error:
+            self._condition(job, "Collected", "False", "Retrying", error.message)
+            raise Waiting(LATER) from error
+        except PinnaceError as error:
+            failure = error.message
+        reason = "Failed" if failure else "Collected"
+        return self._condition(job, "Collected", str(not failure), reason, failure), failure
+
+    def _afterwards(self, job: Job) -> None:
+        if FINALIZER in job.metadata.get("finalizers", ()):
+            job = self._without_finalizer(job)
+        ttl = job.spec.get("ttlSecondsAfterFinished")
+        if ttl is None:
+            return
+        left = ttl - (time.time() - seconds_of(job.status["completionTime"]))
+        if left > 0:
+            raise Waiting(left)
+        self._delete(job)
+
+    def _release(self, job: Job) -> None:
+        """Nothing of an object that goes stays in Slurm; then it may go."""
+        if FINALIZER not in job.metadata.get("finalizers", ()):
+            return
+        abandoned = job.metadata.get("annotations", {}).get(ABANDON) == "true"
+        if not abandoned and not job.finished and job.intent:
+            self._cancel(job)
+        self._tolerating_gone(lambda: self._without_finalizer(job))
+
+    def _without_finalizer(self, job: Job) -> Job:
+        """What Slurm has no more part in may go at any time, with us or without."""
+        others = [name for name in job.metadata["finalizers"] if name != FINALIZER]
+        metadata = {"finalizers": others, "resourceVersion": job.metadata["resourceVersion"]}
+        return self._noted(self.api.patch(job.path(), {"metadata": metadata}))
+
+    def gone(self, job: Job) -> None:
+        """Forget a job whose object is gone."""
+        for connection in self._slurms.all():
+            connection.observer.forget(job.tag)
+            self._helpers.forget(job, connection.backend)
+
+    def _cancel(self, job: Job) -> None:
+        """End a job in Slurm; returns when that has happened."""
+        connection, number = self._slurms.of(job, known=True), job.id
+        if number is None and job.intent:
+            number = self._lookup(job, connection.backend, job.intent)
+        if number is None:
+            return
+        self._watch(job, connection, number)
+        reports = connection.observer.reports(job.tag)
+        if connection.observer.error:
+            raise UnreachableError(connection.observer.error)
+        if reports is None:
+            raise Waiting(LATER)  # the observer tells
+        if reports and not is_over(reports):
+            connection.backend.cancel(number)
+            raise Waiting(LATER)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def _finish(self, job: Job, *, succeeded: bool, reason: str, message: str = "", state: str = "") -> None:
+        kind = "Complete" if succeeded else "Failed"
+        patch: Object = {
+            "completionTime": now(),
+            "message": message or None,
+            "conditions": with_condition(job, kind, "True", reason, message),
+        }
+        if state:
+            patch |= {"state": state, "reason": reason}
+        log.info("%s: %s %s", job.key, reason, message)
+        self._patch(job, patch)
+
+    def _condition(self, job: Job, kind: str, status: str, reason: str, message: str = "") -> Job:
+        return self._patch(job, {"conditions": with_condition(job, kind, status, reason, message)})
+
+    def _patch(self, job: Job, status: Object) -> Job:
+        """Write what of a status is not so already."""
+        patch = changed(job.status, status)
+        if not patch:
+            return job
+        return self._noted(self.api.patch(job.path("status"), {"status": patch}))
+
+    def _noted(self, body: Object) -> Job:
+        """Remember what a write has led to: its event may come after the next look."""
+        self._note(body)
+        return Job(body)
+
+    def _delete(self, job: Job) -> None:
+        body = {"preconditions": {"uid": job.uid}}
+        self._tolerating_gone(lambda: self.api.request("DELETE", job.path(), body))
+
+    @staticmethod
+    def _tolerating_gone(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except ApiError as error:
+            if error.code != http.HTTPStatus.NOT_FOUND:
+                raise
+
+
+def default_directory(job: Job, backend: Backend) -> str:
+    """One for each job where we can make it."""
+    base = backend.directory()
+    return str(Path(base) / job.namespace / f"{job.name}-{job.uid[:8]}") if backend.files else base
+
+
+def depending(submission: Submission, native: Sequence[str]) -> Submission:
+    """With what Slurm is to wait for. A job whose condition cannot come true any more ends, instead of waiting."""
+    if not native:
+        return submission
+    mine = submission.options.get("--dependency")
+    together = ",".join([*([mine] if mine else []), *native])
+    return replace(submission, options=submission.options | {"--dependency": together, "--kill-on-invalid-dep": "yes"})
+
+
+def camel(text: str) -> str:
+    """A reason as Kubernetes writes them: OUT_OF_MEMORY is OutOfMemory."""
+    return text.title().replace("_", "")

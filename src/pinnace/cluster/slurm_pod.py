@@ -1,0 +1,112 @@
+"""A pod for a Slurm job that names an image, in kube-slurm's words: pure functions."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pinnace.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WORKSPACE = "/workspace"  # where kube-slurm puts KUBE_WORK_VOLUME
+INIT_TIMEOUT = 600.0
+TOLERATED = [{"operator": "Exists"}]  # the node is there for this pod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is to run, and where. ``as_user`` is for clusters in which root is not the user."""
+
+    name: str
+    namespace: str
+    image: str
+    command: tuple[str, ...]
+    directory: str
+    volumes: tuple[tuple[str, str], ...]  # of the host, in the pod
+    variables: dict[str, str]
+    timeout: float
+    as_user: tuple[int, int] | None = None
+    gpus: int = 0
+
+
+def wish(
+    environment: Mapping[str, str],
+    *,
+    image: str = "",
+    script: str = "",
+    command: tuple[str, ...] = (),
+    namespace: str = "",
+    as_user: tuple[int, int] | None = None,
+) -> Wish:
+    """What the command line and kube-slurm's variables ask for; the command line has the last word."""
+    image = image or environment.get("KUBE_IMAGE", "")
+    script = script or environment.get("KUBE_SCRIPT", "")
+    if not image:
+        raise UsageError("no image is named", hint="Give --image, or set KUBE_IMAGE.")
+    if script and not command:
+        command = ("bash", script, *shlex.split(environment.get("KUBE_SCRIPT_VARS", "")))
+    home, data, work = (environment.get(name, "") for name in ("HOME", "KUBE_DATA_VOLUME", "KUBE_WORK_VOLUME"))
+    mounts = [(path, path) for path in (home, data) if path] + ([(work, WORKSPACE)] if work else [])
+    try:
+        timeout = float(environment.get("KUBE_INIT_TIMEOUT") or INIT_TIMEOUT)
+    except ValueError:
+        raise UsageError(f"KUBE_INIT_TIMEOUT is no number of seconds: {environment['KUBE_INIT_TIMEOUT']}") from None
+    task = environment.get("SLURM_PROCID", "0")
+    return Wish(
+        name="-".join(["slurm-job", environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]),
+        namespace=namespace or environment.get("KUBE_NAMESPACE") or "default",
+        image=image,
+        command=command,
+        directory=home if script else "",
+        volumes=tuple(dict.fromkeys(mounts)),
+        variables=variables(environment),
+        timeout=timeout,
+        as_user=as_user,
+        gpus=int(environment.get("SLURM_GPUS") or 0) if as_user else 0,
+    )
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the job knows of itself, and kube-slurm's own words."""
+    known = {name: value for name, value in environment.items() if name.startswith(("SLURM_", "KUBE_"))}
+    return known | ({"HOME": environment["HOME"]} if "HOME" in environment else {})
+
+
+def manifest(wanted: Wish, node: str) -> dict[str, Any]:
+    """The pod, bound to the host that Slurm chose."""
+    names = [f"v{number}" for number in range(len(wanted.volumes))]
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": wanted.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": name, "value": value} for name, value in sorted(wanted.variables.items())],
+        "volumeMounts": [
+            {"name": name, "mountPath": inside} for name, (_, inside) in zip(names, wanted.volumes, strict=True)
+        ],
+    }
+    if wanted.command:
+        container["command"] = list(wanted.command)
+    if wanted.directory:
+        container["workingDir"] = wanted.directory
+    if wanted.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": wanted.gpus}}
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "tolerations": TOLERATED,
+        "terminationGracePeriodSeconds": 10,
+        "enableServiceLinks": False,
+        "containers": [container],
+        "volumes": [
+            {"name": name, "hostPath": {"path": outside, "type": "Directory"}}
+            for name, (outside, _) in zip(names, wanted.volumes, strict=True)
+        ],
+    }
+    if wanted.as_user:
+        uid, gid = wanted.as_user
+        spec["securityContext"] = {"runAsUser": uid, "runAsGroup": gid}
+    metadata = {"name": wanted.name, "namespace": wanted.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,0 +1,150 @@
+"""How to reach a Kubernetes API and who to be there: from a kubeconfig of any kind, or as a pod.
+
+The agent reads our own kubeconfigs with the standard library alone; users may bring others, in YAML.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import os
+import ssl
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinnace.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+EXEC_LIMIT = 60.0  # seconds for a credential plugin
+EXEC_KEPT = 60.0  # seconds before its end at which a credential is asked for anew
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """An API server and a user of it."""
+
+    server: str
+    name: str = ""  # what its certificate says, if that is not its address
+    authority: str = ""  # PEM; the system's authorities without
+    verified: bool = True
+    certificate: bytes = b""  # PEM: the user's certificate and key
+    token: Callable[[], str] | None = field(default=None, compare=False)
+    namespace: str = "default"
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token()}"} if self.token else {}
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=self.authority or None)
+        if not self.verified:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if self.certificate:
+            with tempfile.NamedTemporaryFile(prefix="pinnace-") as pem:  # 0600; OpenSSL takes keys only from files
+                pem.write(self.certificate)
+                pem.flush()
+                context.load_cert_chain(pem.name)
+        return context
+
+    @staticmethod
+    def from_document(document: dict[str, Any], *, context: str = "", base: Path = Path()) -> Access:
+        """A kubeconfig. Files that it names are relative to ``base``."""
+        chosen = named(document, "context", context or document["current-context"])
+        cluster = named(document, "cluster", chosen["cluster"])
+        user = named(document, "user", chosen["user"])
+        certificate, token = content(user, "client-certificate", base), None
+        if certificate:
+            certificate += b"\n" + content(user, "client-key", base)
+        if "token" in user or "tokenFile" in user:
+            file = base / user.get("tokenFile", "")
+            token = (lambda: file.read_text().strip()) if "tokenFile" in user else (lambda: str(user["token"]))
+        elif "exec" in user:
+            token = Plugin(user["exec"], base).token
+        return Access(
+            server=cluster["server"],
+            name=cluster.get("tls-server-name", ""),
+            authority=content(cluster, "certificate-authority", base).decode(),
+            verified=not cluster.get("insecure-skip-tls-verify", False),
+            certificate=certificate,
+            token=token,
+            namespace=chosen.get("namespace", "default"),
+        )
+
+    @staticmethod
+    def from_file(path: Path, *, context: str = "") -> Access:
+        """Any kubeconfig. Ours are JSON, for which the standard library is enough."""
+        try:
+            text = path.read_text()
+            try:
+                document = json.loads(text)
+            except ValueError:
+                import yaml  # noqa: PLC0415 - the agent has no PyYAML and does not need it
+
+                document = yaml.safe_load(text)
+            return Access.from_document(document, context=context, base=path.parent)
+        except (OSError, LookupError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{path} is no usable kubeconfig: {error!r}", hint="Say which with --kubeconfig."
+            ) from error
+
+    @staticmethod
+    def in_pod() -> Access:
+        """That of the pod in which we run. Its token is renewed in its file."""
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        return Access(
+            server=f"https://{host}:{port}",
+            authority=(ACCOUNT / "ca.crt").read_text(),
+            token=lambda: (ACCOUNT / "token").read_text().strip(),
+            namespace=(ACCOUNT / "namespace").read_text().strip(),
+        )
+
+
+def named(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
+    """An entry of a kubeconfig's lists."""
+    for entry in document[f"{kind}s"]:
+        if entry["name"] == name:
+            found: dict[str, Any] = entry[kind]
+            return found
+    raise LookupError(f"no {kind} {name!r}")
+
+
+def content(entry: dict[str, Any], key: str, base: Path) -> bytes:
+    """What an entry holds in place or in a file."""
+    if data := entry.get(f"{key}-data"):
+        return base64.b64decode(data)
+    return (base / entry[key]).read_bytes() if entry.get(key) else b""
+
+
+class Plugin:
+    """A credential plugin of a kubeconfig: a command that prints a token."""
+
+    def __init__(self, about: dict[str, Any], base: Path) -> None:
+        command = str(about["command"])
+        self._argv = [str(base / command) if "/" in command else command, *(about.get("args") or ())]
+        self._variables = {entry["name"]: entry["value"] for entry in about.get("env") or ()}
+        self._variables["KUBERNETES_EXEC_INFO"] = json.dumps(
+            {"apiVersion": about["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
+        )
+        self._token, self._until = "", dt.datetime.min.replace(tzinfo=dt.UTC)
+
+    def token(self) -> str:
+        if dt.datetime.now(dt.UTC) > self._until:
+            result = subprocess.run(
+                self._argv, env=os.environ | self._variables, capture_output=True, text=True, check=True,
+                timeout=EXEC_LIMIT, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            status = json.loads(result.stdout)["status"]
+            self._token = status["token"]
+            ends = status.get("expirationTimestamp")
+            self._until = (
+                dt.datetime.fromisoformat(ends) - dt.timedelta(seconds=EXEC_KEPT)
+                if ends
+                else dt.datetime.max.replace(tzinfo=dt.UTC)
+            )
+        return self._token

@@ -1,0 +1,68 @@
+"""Files of jobs: what is inside, what is not; and the scripts of the pods, run for real."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pinnace.bridge import pods, staging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_nothing_leads_out_of_the_directory(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (tmp_path / "secret").write_text("s")
+    (job / "link").symlink_to(tmp_path / "secret")
+    (job / "good").write_text("g")
+    assert staging.matches(job, "g*") == [job / "good"]
+    for name in ("../secret", "link", "/etc/passwd"):
+        with pytest.raises(staging.StagingError, match="outside"):
+            staging.inside(job, name)
+    with pytest.raises(staging.StagingError, match="outside"):
+        staging.matches(job, "l*")
+    with pytest.raises(staging.StagingError, match="no result"):
+        staging.matches(job, "absent")
+
+
+def test_directories_are_copied_whole(tmp_path: Path) -> None:
+    source = tmp_path / "a" / "b"
+    source.mkdir(parents=True)
+    (source / "c").write_text("c")
+    staging.copy(tmp_path / "a", tmp_path / "x" / "y")
+    staging.copy(source / "c", tmp_path / "x" / "z")
+    assert (tmp_path / "x" / "y" / "b" / "c").read_text() == (tmp_path / "x" / "z").read_text() == "c"
+    assert staging.files_in([tmp_path / "a"]) == [source / "c"]
+
+
+def test_scripts_say_what_runs_them() -> None:
+    assert staging.runnable("#!/bin/bash\nx") == "#!/bin/bash\nx"
+    assert staging.runnable("x") == "#!/bin/sh\nx"
+
+
+def test_a_follower_tells_everything_and_ends_like_the_job(tmp_path: Path) -> None:
+    out, mark = tmp_path / "a job.out", tmp_path / "mark"
+    out.write_bytes(b"first\n")
+    variables = {"PATH": "/bin:/usr/bin", "many": "", "TMPDIR": str(tmp_path)}
+    argv = ["sh", "-c", pods.FOLLOW, "follow", str(mark), str(tmp_path / "*.out")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=variables) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"first\n"
+        with out.open("ab") as file:
+            file.write(b"second\nwithout an end")
+        mark.write_text("3\n")
+        assert process.stdout.read() == b"second\nwithout an end"
+        assert process.wait(30) == 3
+
+
+def test_a_copier_copies_names_with_spaces(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "a b").write_text("x")
+    argv = ["sh", "-c", pods.COPY, "copy", str(tmp_path / "from"), str(tmp_path / "to" / "there"), "a b"]
+    subprocess.run(argv, check=True, timeout=30)
+    assert (tmp_path / "to" / "there" / "a b").read_text() == "x"
+    assert subprocess.run([*argv[:-1], "absent"], check=False, capture_output=True, timeout=30).returncode

@@ -1,0 +1,54 @@
+"""kube-slurm's words as a pod."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinnace.cluster.joining import claim_index, node_name
+from pinnace.cluster.slurm_pod import manifest, wish
+from pinnace.errors import UsageError
+
+JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "HOME": "/home/alice", "SECRET": "not for the pod"}
+
+
+def test_kube_slurms_words() -> None:
+    words = {
+        "KUBE_IMAGE": "image:1", "KUBE_SCRIPT": "/home/alice/run.sh", "KUBE_SCRIPT_VARS": "a 'b c'",
+        "KUBE_WORK_VOLUME": "/wide", "KUBE_DATA_VOLUME": "/data", "KUBE_NAMESPACE": "slurm", "KUBE_INIT_TIMEOUT": "30",
+    }  # fmt: skip
+    wanted = wish(JOB | words)
+    assert (wanted.name, wanted.namespace, wanted.timeout) == ("slurm-job-7", "slurm", 30)
+    body = manifest(wanted, "n1-7")
+    [container] = body["spec"]["containers"]
+    assert container["command"] == ["bash", "/home/alice/run.sh", "a", "b c"]
+    assert container["workingDir"] == "/home/alice"
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == {"/home/alice", "/data", "/workspace"}
+    assert body["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1-7"}
+    assert "SECRET" not in {entry["name"] for entry in container["env"]}
+    assert "securityContext" not in body["spec"]
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    wanted = wish(JOB | {"KUBE_IMAGE": "other", "SLURM_PROCID": "3", "SLURM_GPUS": "2"}, image="mine",
+                  command=("true",), namespace="here", as_user=(1, 2))  # fmt: skip
+    assert (wanted.image, wanted.command, wanted.namespace, wanted.name) == ("mine", ("true",), "here", "slurm-job-7-3")
+    body = manifest(wanted, "n1")
+    assert body["spec"]["securityContext"] == {"runAsUser": 1, "runAsGroup": 2}
+    assert body["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+
+
+def test_what_is_wrong_is_said() -> None:
+    with pytest.raises(UsageError, match="no image"):
+        wish(JOB)
+    with pytest.raises(UsageError, match="KUBE_INIT_TIMEOUT"):
+        wish(JOB | {"KUBE_IMAGE": "x", "KUBE_INIT_TIMEOUT": "soon"})
+
+
+def test_every_node_has_a_name_and_an_index_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("cluster")
+    (directory / "nodes").mkdir()
+    (directory / "nodes" / "1.json").touch()
+    assert [claim_index(directory), claim_index(directory)] == [2, 3]
+    assert node_name(JOB) == "n1-7"
+    assert node_name(JOB | {"SLURM_LOCALID": "2"}) == "n1-7-2"
