@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pinnace.cli.output import OutputFormat, Steps, output_option, show
+from pinnace.cli.provisioning import provisioning, provisioning_options
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
@@ -68,6 +69,7 @@ def pick(name: str | None) -> Cluster:
 @slurm_options
 @image_option
 @publish_option
+@provisioning_options
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @retain_option
@@ -79,6 +81,8 @@ def up(
     name: str | None,
     images: tuple[Path, ...],
     publish: tuple[int, ...],
+    pods_as_jobs: bool,
+    elastic: tuple[int, int] | None,
     local: bool,
     no_wait: bool,
     retain: bool,
@@ -92,6 +96,7 @@ def up(
         place=Place.LOCAL if local else Place.BATCH,
         images=images,
         publish=publish,
+        provisioning=provisioning(context, pods_as_jobs=pods_as_jobs, elastic=elastic),
         retain=retain,
     )
     if dry_run:

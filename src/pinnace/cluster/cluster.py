@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,10 +26,12 @@ from pinnace.cluster import launching
 from pinnace.cluster.directory import Directory, Run, verified_binaries
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
+from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
 from pinnace.errors import ClusterError, SlurmError
 from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
+from pinnace.provisioner.translation import claimed
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
 from pinnace.spec import ClusterSpec
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pinnace.slurm.commands import Job
+    from pinnace.spec import Provisioning
 
 POLL = 0.05  # seconds between looks at files and processes; Slurm itself is asked once a second
 START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
@@ -70,6 +74,7 @@ class Cluster:
         images: Iterable[Path] = (),
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
+        provisioning: Provisioning | None = None,
         retain: bool = False,
     ) -> None:
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
@@ -80,6 +85,7 @@ class Cluster:
         self.images = list(images)
         self.binds = binds or {}
         self.publish = tuple(publish)
+        self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,7 +103,9 @@ class Cluster:
 
     def start(self) -> None:
         """Make the directory and submit; does not wait for anything."""
-        self.directory.create(verified_binaries(), binds=self.binds, publish=self.publish)
+        self.directory.create(
+            verified_binaries(), binds=self.binds, publish=self.publish, provisioning=self.provisioning
+        )
         try:
             self.directory.add_images(self.images)
             self._launch()
@@ -154,7 +162,7 @@ class Cluster:
             if ready is not None and ready != said:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
-            if ready == self.nodes and self._controllers_work(api):
+            if ready == self.nodes and self._controllers_work(api) and self._decides(api):
                 return
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -180,6 +188,16 @@ class Cluster:
         except (ApiError, OSError, http.client.HTTPException):
             return False
         return True
+
+    def _decides(self, api: Api) -> bool:
+        """Whether the API makes jobs of pods already, where it is to."""
+        if not self.provisioning:
+            return True
+        try:
+            made = api.request("POST", *probe())
+        except (ApiError, OSError, http.client.HTTPException):
+            return False
+        return bool(made["spec"]["schedulerName"] == SCHEDULER)
 
     def _wait_for_head(self, report: Report) -> dict[str, Any]:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
@@ -299,6 +317,7 @@ class Cluster:
     def down(self) -> None:
         """End the cluster in order and remove its directory, unless it is to be retained."""
         self._end()
+        self._cancel_jobs()
         volumes = Directories(ClusterSpec.volumes_of(self.directory.path))
         if not self.retain:
             self.directory.remove()
@@ -323,6 +342,23 @@ class Cluster:
         elif run and run.pid is not None and not asked and run.host == os.uname().nodename:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(run.pid, signal.SIGTERM)
+
+    def _cancel_jobs(self) -> None:
+        """End what the provisioner has submitted. Nodes that run have seen that their head is gone; others still wait."""
+        if not self.directory.has_jobs:
+            return
+        deadline = time.monotonic() + END_LIMIT
+        cancelled: set[int] = set()
+        while time.monotonic() < deadline:
+            jobs = [job for job in self.slurm.squeue() if claimed(job.comment, self.name)]
+            alive = [job.id for job in jobs if job.state.phase is not Phase.ENDED or job.state is JobState.COMPLETING]
+            if not alive:
+                return
+            for number in set(alive) - cancelled:
+                self.slurm.scancel(number)
+                cancelled.add(number)
+            time.sleep(0.2)
+        raise SlurmError(f"jobs of the cluster {self.name} do not end", hint="See `squeue --me`.")
 
     @staticmethod
     def _end_process(process: subprocess.Popen[bytes], *, asked: bool) -> None:
@@ -360,7 +396,8 @@ class Cluster:
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:
-    return is_ready(node) and not node["spec"].get("taints")
+    own = HEAD_TAINT.partition(":")[0]
+    return is_ready(node) and all(taint["key"] == own for taint in node["spec"].get("taints", ()))
 
 
 def describe_pending(job: Job) -> str:

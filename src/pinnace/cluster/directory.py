@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
     from pinnace.images.store import Stored
     from pinnace.network.addresses import Ranges
+    from pinnace.spec import Provisioning
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-PARTS = ("secrets", "images", "nodes", "logs")
+PARTS = ("secrets", "images", "nodes", "logs", "pods")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,11 @@ class Run:
     pid: int | None = None
     host: str = ""
     nodes: int = 1
+
+
+def home() -> Path:
+    """Where everything of the user is."""
+    return user_root().parent
 
 
 def clusters_root() -> Path:
@@ -100,6 +106,7 @@ class Directory:
         ranges: Ranges | None = None,
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
+        provisioning: Provisioning | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or choose(routes(Path("/proc/net/route").read_text()))
@@ -123,6 +130,7 @@ class Directory:
                         images=str(image_store().root),
                         binds=binds or {},
                         publish=tuple(publish),
+                        provisioning=provisioning,
                     )
                 )
             except BaseException:
@@ -148,6 +156,11 @@ class Directory:
     @property
     def spec(self) -> ClusterSpec:
         return ClusterSpec.load(self.path)
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether jobs may have been submitted for this cluster, beside its own."""
+        return (self.path / "cluster.json").exists() and self.spec.provisioning is not None
 
     def write_run(self, run: Run) -> None:
         write_json(self.path / "job.json", asdict(run))

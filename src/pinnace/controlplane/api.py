@@ -25,13 +25,13 @@ class ApiError(Exception):
 
 
 class Api:
-    """Speaks with the API server that a kubeconfig names."""
+    """Speaks with the API server that a kubeconfig names, or with ``server``: outside the fabric it has another place."""
 
-    def __init__(self, kubeconfig: Path, *, timeout: float = 10.0) -> None:
+    def __init__(self, kubeconfig: Path, *, timeout: float = 10.0, server: tuple[str, int] | None = None) -> None:
         document = json.loads(kubeconfig.read_text())
         cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
         address = urlsplit(cluster["server"])
-        self._host, self._port = address.hostname or "", address.port or 443
+        self._host, self._port = server or (address.hostname or "", address.port or 443)
         self._name = cluster["tls-server-name"]
         self._timeout = timeout
         self._context = ssl.create_default_context(

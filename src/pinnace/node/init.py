@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 RUN = Path("/run/pinnace")
 END = b"end"
+AT_ONCE = b"now"
+READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
+STORAGE_DELAY = 1.0  # seconds
 TICK = 0.02  # seconds between looks at what services wait for, while any does
 
 
@@ -165,7 +168,20 @@ class Init:
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
         late = _after(metrics.DELAY)
         self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
-        self._service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
+        if node.is_head and node.cluster.provisioning:
+            archive = [
+                self.python,
+                "-m",
+                "pinnace.node.archive",
+                str(node.cluster.directory / "pods"),
+                node.address,
+                *own,
+            ]
+            self._service("archive", archive, waits_for=lambda: api() and certificate.exists())
+        # A node that is for one pod lets that pod's processes begin first.
+        calm = _after(STORAGE_DELAY) if node.tenant else api
+        storage = provisioner_argv(node, self.python, VOLUMES)
+        self._service("storage", storage, waits_for=lambda: calm() and api())
 
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
@@ -227,15 +243,31 @@ class Init:
 
     def _obey(self) -> None:
         """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""
-        if self.line.recv(64) != END:
+        word = self.line.recv(64)
+        if word not in {END, AT_ONCE}:
             os._exit(0)
         if self.drain:
             return
-        if self.node.is_head:
+        if word == AT_ONCE:
+            self.supervisor.stop("kube-proxy", "storage", "usage", "registry")
+            self.drain = self._background(self._leave)
+        elif self.node.is_head:
             self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
             self.drain = self._background(self._drain)
         else:
             self.drain = self._background(wait_for_containers)
+
+    def _leave(self) -> None:
+        """Nothing runs here any more. Whoever still reads a log has a moment to come to its end, and sees one."""
+        deadline = time.monotonic() + READERS_LIMIT
+        readers = connections(config.KUBELET_PORT, Path("/proc/net/tcp").read_text())
+        while time.monotonic() < deadline and connections(config.KUBELET_PORT, Path("/proc/net/tcp").read_text()):
+            time.sleep(TICK)
+        if readers:
+            for running in self.supervisor.services:
+                if running.service.name == "kubelet" and running.process:
+                    os.kill(running.process.pid, signal.SIGTERM)
+            time.sleep(0.1)  # the ends of its connections are on their way
 
     def _drain(self) -> None:
         """What the head does last: only here are files of the pods' users ours to remove."""
@@ -268,6 +300,12 @@ def _roles_are_there(node: NodeSpec) -> Callable[[], bool]:
         return seen
 
     return look
+
+
+def connections(port: int, table: str) -> int:
+    """How many connections to a local port there are, in /proc/net/tcp."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def _after(delay: float) -> Callable[[], bool]:

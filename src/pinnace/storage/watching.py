@@ -44,9 +44,15 @@ class Changed:
     gone: bool
 
 
-def watch(kubeconfig: Path, kind: str, tell: Callable[[Listed | Changed], None]) -> threading.Thread:
+def watch(
+    kubeconfig: Path,
+    kind: str,
+    tell: Callable[[Listed | Changed], None],
+    *,
+    server: tuple[str, int] | None = None,
+) -> threading.Thread:
     """Tell of all objects of a kind (a resource of the core API) for ever, from a thread of its own."""
-    thread = threading.Thread(target=_rounds, args=(Api(kubeconfig), kind, tell), name=kind, daemon=True)
+    thread = threading.Thread(target=_rounds, args=(Api(kubeconfig, server=server), kind, tell), name=kind, daemon=True)
     thread.start()
     return thread
 
