@@ -29,7 +29,7 @@ API_PORT = 6443  # inside the fabric; on the host it is any free one
 class Provisioning:
     """How pods that wait get Slurm jobs that serve them (see ``pinnace.provisioner``).
 
-    ``pods_as_jobs``: every pod that does not say otherwise is a job. ``elastic``: at least and at most so many jobs that
+    ``pods_as_jobs``: every pod that does not say otherwise is a job. ``elastic``: at least and at most so many jobs
     join as nodes. ``options`` are sbatch's, for all of these jobs. ``settings`` are the site's or user's own.
     ``standing`` is the number of nodes that the cluster began with.
     """

@@ -41,8 +41,8 @@ def provisioning_options(command: Command) -> Command:
         type=Bounds(),
         default=None,
         metavar="MIN:MAX",
-        help="So many more Slurm jobs join as nodes when pods wait, and leave when idle. With 0:0 only pods that say so "
-        "are jobs.",
+        help="So many more Slurm jobs join as nodes when pods wait, and leave when idle. 0:0: only pods that ask "
+        "for it are jobs.",
     )
     return as_jobs(elastic(command))  # type: ignore[type-var]
 

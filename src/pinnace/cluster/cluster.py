@@ -344,7 +344,7 @@ class Cluster:
                 os.kill(run.pid, signal.SIGTERM)
 
     def _cancel_jobs(self) -> None:
-        """End what the provisioner has submitted. Nodes that run have seen that their head is gone; others still wait."""
+        """End what the provisioner has submitted. Nodes that run see that their head is gone; others still wait."""
         if not self.directory.has_jobs:
             return
         deadline = time.monotonic() + END_LIMIT

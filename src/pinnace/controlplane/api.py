@@ -25,7 +25,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """Speaks with the API server that a kubeconfig names, or with ``server``: outside the fabric it has another place."""
+    """Speaks with the API server that a kubeconfig names, or at ``server``: outside the fabric it has another place."""
 
     def __init__(self, kubeconfig: Path, *, timeout: float = 10.0, server: tuple[str, int] | None = None) -> None:
         document = json.loads(kubeconfig.read_text())

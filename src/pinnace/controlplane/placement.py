@@ -32,7 +32,7 @@ _POD = f'object.metadata.?annotations[?"{RUN_AS}"].orValue("")'
 _CLASS = 'object.spec.?runtimeClassName.orValue("")'
 _NAMESPACE = f'namespaceObject.metadata.?labels[?"{RUN_AS}"].orValue("")'
 # A pod whose node is its own job is not evicted when that node is silent: Slurm says what became of it. The API server
-# has given it tolerations for a minute by now, which become tolerations for ever. (It panics at lists of objects in CEL.)
+# has given it tolerations for a minute by now; they become tolerations for ever. (Lists of objects in CEL: it panics.)
 _FOR_EVER = """[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 .filter(i, i < size(object.spec.?tolerations.orValue([])) && has(object.spec.tolerations[i].tolerationSeconds)
   && object.spec.tolerations[i].?key.orValue("").startsWith("node.kubernetes.io/"))
@@ -64,7 +64,9 @@ def policy(*, by_default: bool) -> Object:
         "spec": {
             "matchConstraints": {"resourceRules": [rule]},
             "matchConditions": [{"name": name, "expression": text} for name, text in conditions.items()],
-            "variables": [{"name": "chosen", "expression": chosen(by_default=by_default)}],  # conditions see no namespace
+            "variables": [
+                {"name": "chosen", "expression": chosen(by_default=by_default)}
+            ],  # conditions see no namespace
             "failurePolicy": "Fail",
             "reinvocationPolicy": "Never",
             "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],

@@ -142,9 +142,20 @@ class Agent:
         elif node.cluster.provisioning:
             helpers["provisioner"] = self._provision
         if node.tenant:
-            helpers["tenant"] = lambda: tenancy.serve(node, lambda: os.kill(agent, LEFT))
+            told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+            def left(code: int) -> None:
+                os.write(tell, bytes([code]))
+                os.kill(agent, LEFT)
+
+            helpers["tenant"] = lambda: tenancy.serve(node, left)
         try:
-            return self._wait(keeper, line, helpers)
+            self._wait(keeper, line, helpers)
+            if node.tenant:
+                with contextlib.suppress(BlockingIOError):
+                    return os.read(told, 1)[0]
+                return tenancy.EVICTED  # it was not asked: its head is gone
+            return 0
         finally:
             self._mark_ended()
 
@@ -171,9 +182,10 @@ class Agent:
         with (node.cluster.logs(node.name) / "provisioner.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        os.execv(sys.executable, provisioner_argv(sys.executable, node.cluster.directory))
+        os.execv(sys.executable, provisioner_argv(sys.executable, node.cluster.directory))  # noqa: S606
 
-    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> int:
+    @staticmethod
+    def _wait(keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> None:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
         running: dict[int, str] = {}
 
@@ -200,7 +212,7 @@ class Agent:
                 code = os.waitstatus_to_exitcode(status)
                 if code:
                     raise namespaces.NamespaceError(f"its first process ended with exit code {code}")
-                return tenancy.exit_code(self.node) if self.node.tenant else 0
+                return
             if name := running.pop(pid, None):
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
                 time.sleep(HELPER_PAUSE)

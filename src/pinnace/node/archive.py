@@ -97,7 +97,7 @@ def _whole(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 def find(directory: Path, namespace: str, pod: str, container: str, *, previous: bool) -> Path | None:
-    """The log of a container: the last one that ran, or the one before. Names of pods come again; the youngest counts."""
+    """The log of a container: of its last run, or the one before. Names of pods come again; the youngest counts."""
     if any("/" in part or part.startswith(".") or not part for part in (namespace, pod, container)):
         return None
     places = [place for place in directory.glob(f"*/{namespace}_{pod}_*/{container}") if place.is_dir()]

@@ -36,7 +36,6 @@ EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a
 RETRY = 0.1  # seconds before the API is asked again
 ROUND = 120  # seconds of one watch
 ZONE = "slurm-jobs"
-EXIT = "exit-code"
 EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
 
 
@@ -63,13 +62,8 @@ def taints(tenant: Tenant) -> tuple[str, ...]:
     return (f"pinnace.dev/pod={tenant.uid}:NoSchedule",)
 
 
-def exit_code(node: NodeSpec) -> int:
-    """Of the pod, for Slurm's accounting."""
-    return int(read_json(node.scratch / EXIT) or 0)
-
-
-def serve(node: NodeSpec, left: Callable[[], None]) -> None:
-    """Take the pod, follow it to its end, and say that it has left."""
+def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
+    """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
     tenant = node.tenant
     if tenant is None:
         raise ValueError("this node is for no pod")
@@ -93,15 +87,14 @@ def serve(node: NodeSpec, left: Callable[[], None]) -> None:
             heard = news.get(timeout=max(0.0, deadline - time.monotonic()) if deadline else None)
         except queue.Empty:
             break
-        pod = heard if heard else pod
+        pod = heard or pod
         if pod.get("gone"):
             pod = None
     code = container_code(pod) if pod else 0
     if evict.is_set() and not code:
         code = EVICTED
     _retire(api, node)
-    (node.scratch / EXIT).write_text(json.dumps(code))
-    left()
+    left(code)
     threading.Event().wait()  # the agent ends us
 
 

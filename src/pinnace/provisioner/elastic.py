@@ -67,10 +67,12 @@ def shape(options: Sequence[str], largest: Shape) -> Shape:
 
 def is_stuck(pod: Object) -> bool:
     """Whether Kubernetes' own scheduler found no node for it."""
-    conditions = pod["status"].get("conditions", ())
-    return not is_ours(pod) and not pod["spec"].get("nodeName") and any(
-        c["type"] == "PodScheduled" and c["status"] == "False" and c.get("reason") == "Unschedulable" for c in conditions
-    )  # fmt: skip
+    if is_ours(pod) or pod["spec"].get("nodeName"):
+        return False
+    return any(
+        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
+        for condition in pod["status"].get("conditions", ())
+    )
 
 
 def _requests(container: Object) -> Amounts:

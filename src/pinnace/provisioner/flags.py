@@ -1,4 +1,4 @@
-"""sbatch's options as users write them into annotations: parsed as sbatch would, and refused where they would do harm."""
+"""sbatch's options as users write them into annotations: parsed as sbatch would, refused where they would do harm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import shlex
 
 from pinnace.errors import UsageError
 
-# Long name, short name; True if it takes a value. What is not here is not passed on.
-ALLOWED = {
+# Long name: short name, and whether it takes a value (None: it may). What is not here is not passed on.
+ALLOWED: dict[str, tuple[str, bool | None]] = {
     "account": ("A", True),
     "acctg-freq": ("", True),
     "bb": ("", True),
@@ -109,48 +109,59 @@ REFUSED = {
     "wrap": "a pod's job runs the pod",
 }
 _SHORT = {short: name for name, (short, _) in ALLOWED.items() if short}
-_REFUSED_SHORT = {"a": "array", "D": "chdir", "e": "error", "i": "input", "k": "no-kill", "M": "clusters", "o": "output",
-                  "Q": "quiet", "W": "wait"}  # fmt: skip
+_REFUSED_SHORT = {
+    "a": "array",
+    "D": "chdir",
+    "e": "error",
+    "i": "input",
+    "k": "no-kill",
+    "M": "clusters",
+    "o": "output",
+    "Q": "quiet",
+    "W": "wait",
+}
 
 Options = dict[str, str | None]  # long name without dashes; None for what takes no value
 
 
 def parse(text: str, *, also: frozenset[str] = frozenset()) -> Options:
-    """The options in a line of flags. ``also`` are options of the site's own, all taking a value after ``=``."""
+    """The options in a line of flags. ``also`` are options of the site's own, whose values follow a ``=``."""
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"the flags {text!r} cannot be read: {error}") from error
     found: Options = {}
     while words:
-        word = words.pop(0)
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-        elif word.startswith("-") and len(word) > 1:
-            letter, value = word[1], word[2:]
-            name = _SHORT.get(letter) or _REFUSED_SHORT.get(letter) or f"-{letter}"
-            equals = "=" if value else ""
-        else:
-            raise UsageError(f"{word!r} in the flags is no option")
+        name, value = _split(words.pop(0))
         if name in REFUSED:
             raise UsageError(f"--{name} is not for pods: {REFUSED[name]}")
-        if name in also:
-            found[name] = value if equals else None
-            continue
-        if name not in ALLOWED:
-            raise UsageError(f"{word.split('=')[0]} is no option that pinnace knows")
-        takes = ALLOWED[name][1]
-        if takes and not equals:
-            if not words:
-                raise UsageError(f"--{name} lacks its value")
-            value = words.pop(0)
-        elif takes is False and equals:
-            raise UsageError(f"--{name} takes no value")
-        found[name] = value if takes or equals else None
-    for name, value in found.items():
-        if value is not None and any(character in value for character in "\n\0\x1f"):
+        if name not in also:
+            takes = ALLOWED[name][1] if name in ALLOWED else _unknown(name)
+            if takes and value is None:
+                if not words:
+                    raise UsageError(f"--{name} lacks its value")
+                value = words.pop(0)
+            if takes is False and value is not None:
+                raise UsageError(f"--{name} takes no value")
+        if value and any(character in value for character in "\n\0\x1f"):
             raise UsageError(f"the value of --{name} has a control character")
+        found[name] = value
     return found
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """The long name of an option, and the value that is written together with it."""
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        return name, value if equals else None
+    if word.startswith("-") and len(word) > 1:
+        letter = word[1]
+        return _SHORT.get(letter) or _REFUSED_SHORT.get(letter) or f"-{letter}", word[2:] or None
+    raise UsageError(f"{word!r} in the flags is no option")
+
+
+def _unknown(name: str) -> bool:
+    raise UsageError(f"--{name} is no option that pinnace knows".replace("---", "-"))
 
 
 def argv(options: Options) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.api import ApiError
 from pinnace.errors import SlurmError
 from pinnace.provisioner import ending, reconciling
-from pinnace.slurm.states import JobState
 from pinnace.spec import HEAD
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pinnace.controlplane.api import Api
     from pinnace.provisioner.reconciling import Action, Memory
     from pinnace.slurm.commands import Slurm
+    from pinnace.slurm.states import JobState
     from pinnace.spec import ClusterSpec
 
     Object = dict[str, Any]
@@ -150,7 +150,7 @@ class Hands:
     def kubernetes(self) -> Kubernetes:
         return self._kubernetes()
 
-    def do(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table
+    def do(self, action: Action) -> None:
         match action:
             case reconciling.Cancel(job=job, why=why):
                 log.info("cancelling job %s: %s", job, why)

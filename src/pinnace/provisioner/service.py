@@ -210,7 +210,7 @@ class Service:
                 given=self.provisioning.options,
             )
             if not self.kubernetes.annotate(pod, {MARK: timestamp()}):
-                raise SlurmError("the pod has gone")
+                return SlurmError("the pod has gone")
             job = self.slurm.sbatch(made.script, made.options)
             self.kubernetes.annotate(pod, {NUMBER: str(job)})
             self.kubernetes.event(pod, "Normal", "Submitted", f"submitted job {job} to Slurm")
