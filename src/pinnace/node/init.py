@@ -193,9 +193,13 @@ class Init:
         with (self.logs / "images.log").open("ab") as log:
             for words in (
                 ["import", "--local", str(images / "pause.tar")],
-                *(["pull", hosts, name] for name in read_json(images / "wanted.json") or ()),
+                *(["pull", hosts, name] for name in self._wanted(images)),
             ):
                 subprocess.run([*ctr, *words], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=600)
+
+    def _wanted(self, images: Path) -> list[str]:
+        """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
+        return [] if self.node.tenant else read_json(images / "wanted.json") or []
 
     def _background(self, work: Callable[[], None]) -> int:
         """Do something once, beside everything else."""

@@ -35,6 +35,8 @@ EVICT = signal.SIGUSR1  # from the agent: end the pod
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETRY = 0.1  # seconds before the API is asked again
 ROUND = 120  # seconds of one watch
+CLAIMS_LIMIT = 60.0  # seconds
+SELECTED = "volume.kubernetes.io/selected-node"
 ZONE = "slurm-jobs"
 EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
 
@@ -78,6 +80,8 @@ def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
     api = _api(node)
     pod = _take(api, tenant, node.name)
     threading.Thread(target=_follow, args=(node, tenant, news), daemon=True).start()
+    if pod and (claims := claim_names(pod)):
+        threading.Thread(target=_choose_volumes, args=(node, tenant, claims), daemon=True).start()
     deadline = 0.0
     while pod is not None and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
         if evict.is_set() and not deadline:
@@ -132,6 +136,32 @@ def _take(api: Api, tenant: Tenant, name: str) -> dict[str, Any] | None:
             ours = pod["metadata"]["uid"] == tenant.uid and pod["spec"].get("nodeName") in {name, None}
             if not ours or pod["spec"].get("nodeName"):
                 return pod if ours else None
+        time.sleep(RETRY)
+
+
+def claim_names(pod: dict[str, Any]) -> set[str]:
+    """The claims whose volumes a pod mounts; those of ephemeral volumes are made by a controller."""
+    names = set()
+    for volume in pod["spec"].get("volumes", ()):
+        if "persistentVolumeClaim" in volume:
+            names.add(volume["persistentVolumeClaim"]["claimName"])
+        elif "ephemeral" in volume:
+            names.add(f"{pod['metadata']['name']}-{volume['name']}")
+    return names
+
+
+def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
+    """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
+    api = _api(node)
+    deadline = time.monotonic() + CLAIMS_LIMIT
+    while claims and time.monotonic() < deadline:
+        for name in sorted(claims):
+            path = f"/api/v1/namespaces/{tenant.namespace}/persistentvolumeclaims/{name}"
+            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+                claim = api.get(path)
+                if claim["status"].get("phase") == "Pending":
+                    api.patch(path, {"metadata": {"annotations": {SELECTED: node.name}}})
+                claims.discard(name)
         time.sleep(RETRY)
 
 

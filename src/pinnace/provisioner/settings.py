@@ -2,7 +2,7 @@
 
 memory = "per-node"            # --mem; "per-cpu" is --mem-per-cpu, "none" where the site gives whole nodes
 exclusive = false              # whole nodes
-overhead_mib = 400             # for the processes of the node itself
+overhead_mib = 640             # for the processes of the node itself
 default_memory_mib = 512       # of a pod that says nothing about memory
 max_jobs = 200                 # in Slurm's queue at a time, for this cluster; the site may allow fewer
 flags = ["--comment2"]         # options of the site's own that pods may use, as --name=value
@@ -36,7 +36,7 @@ MEMORY = ("per-node", "per-cpu", "none")
 class Settings:
     memory: str = "per-node"
     exclusive: bool = False
-    overhead_mib: int = 400
+    overhead_mib: int = 640
     default_memory_mib: int = 512
     max_jobs: int = 200
     flags: list[str] = field(default_factory=list)
