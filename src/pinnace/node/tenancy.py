@@ -83,7 +83,7 @@ def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
     if pod and (claims := claim_names(pod)):
         threading.Thread(target=_choose_volumes, args=(node, tenant, claims), daemon=True).start()
     deadline = 0.0
-    while pod is not None and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+    while pod is not None and not has_ended(pod):
         if evict.is_set() and not deadline:
             deadline = time.monotonic() + EVICT_LIMIT
             _set_deadline(api, tenant)
@@ -94,12 +94,18 @@ def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
         pod = heard or pod
         if pod.get("gone"):
             pod = None
-    code = container_code(pod) if pod else 0
+    code = container_code(pod) if pod else 0  # who deletes a pod has not failed
     if evict.is_set() and not code:
         code = EVICTED
     _retire(api, node)
     left(code)
     threading.Event().wait()  # the agent ends us
+
+
+def has_ended(pod: dict[str, Any]) -> bool:
+    """Whether a pod's kubelet has said the last word. Of one that is being deleted, that is that it is gone."""
+    terminal = pod["status"].get("phase") in {"Succeeded", "Failed"}
+    return terminal and "deletionTimestamp" not in pod["metadata"]
 
 
 def container_code(pod: dict[str, Any]) -> int:
