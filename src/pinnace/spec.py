@@ -149,7 +149,10 @@ class Tenant:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with."""
+    """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
+
+    ``images`` are those of its tenant, fetched while the kubelet starts.
+    """
 
     cluster: ClusterSpec
     index: int
@@ -159,6 +162,7 @@ class NodeSpec:
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
     tenant: Tenant | None = None
+    images: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:

@@ -325,6 +325,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
     parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
+    parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
     words = parser.parse_args(argv)
     if words.stop:
@@ -357,6 +358,7 @@ def main(argv: list[str]) -> int:
             labels=labels,
             taints=taints,
             tenant=words.pod,
+            images=tuple(words.image),
         )
         return Agent(node).run()
     except (OSError, namespaces.NamespaceError) as error:

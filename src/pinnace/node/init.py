@@ -25,6 +25,7 @@ from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
+from pinnace.node.pacing import paced
 from pinnace.node.runtime import wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, read_json, write_json
@@ -161,9 +162,12 @@ class Init:
             "kubelet",
             config.kubelet_argv(node, _write(RUN / "kubelet.json", json.dumps(kubelet))),
             waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
+            output=paced if node.tenant else None,
         )
         proxy = _write(RUN / "kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
-        self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
+        # The pod's own start comes first where a node is for one; Services are there when its program has begun.
+        polite = 5 if node.tenant else 0
+        self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
         late = _after(metrics.DELAY)
@@ -199,7 +203,10 @@ class Init:
 
     def _wanted(self, images: Path) -> list[str]:
         """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
-        return [] if self.node.tenant else read_json(images / "wanted.json") or []
+        if self.node.tenant:
+            return list(self.node.images)
+        wanted: list[str] = read_json(images / "wanted.json") or []
+        return wanted
 
     def _background(self, work: Callable[[], None]) -> int:
         """Do something once, beside everything else."""
@@ -241,9 +248,20 @@ class Init:
         *,
         environment: dict[str, str] | None = None,
         waits_for: Callable[[], bool] = lambda: True,
+        output: Callable[[Path], int] | None = None,
+        nice: int = 0,
     ) -> None:
-        log = self.logs / f"{name}.log"
-        self.supervisor.add(Service(name=name, argv=argv, log=log, environment=environment or {}, waits_for=waits_for))
+        self.supervisor.add(
+            Service(
+                name=name,
+                argv=argv,
+                log=self.logs / f"{name}.log",
+                environment=environment or {},
+                waits_for=waits_for,
+                output=output,
+                nice=nice,
+            )
+        )
 
     def _obey(self) -> None:
         """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""

@@ -134,11 +134,19 @@ def submission(
     options = job_options(pod, owners, settings, given)
     _, labels = selection(pod)
     agent = [python, "-m", "pinnace.node.agent", "--cluster", str(directory), "--join", "--pod", str(tenant_of(pod))]
+    agent += [f"--image={name}" for name in local_images(pod)]
     agent += [f"--label={key}={value}" for key, value in labels.items()]
     return Submission(
         options=[*flags.argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
         script=node_script(agent),
     )
+
+
+def local_images(pod: Object) -> list[str]:
+    """The images that the node can fetch from the user's own store while its kubelet starts: those named in full."""
+    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    names = dict.fromkeys(container["image"] for container in containers)
+    return [name for name in names if name.startswith("localhost/") and ":" in name]
 
 
 def fixed_options(directory: Path) -> list[str]:
