@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinnace.provisioner.ending import explanation, failure, reason
+from pinnace.provisioner.ending import explanation, failure, read_log, reason
 from pinnace.slurm.states import JobState
 from provisioner.samples import pod
 
@@ -55,3 +55,10 @@ def test_what_is_not_the_pods_fault_is_a_disruption() -> None:
     assert "DisruptionTarget" in types
     types = {condition["type"] for condition in failure(pod(), 7, JobState.OUT_OF_MEMORY, NOW)["conditions"]}
     assert "DisruptionTarget" not in types
+
+
+def test_a_limit_that_is_kept_by_polling_is_read_from_the_log() -> None:
+    log = "slurmstepd-n1: error: StepId=21.batch exceeded memory limit (951996416 > 775946240), being killed"
+    assert read_log(JobState.FAILED, log) is JobState.OUT_OF_MEMORY
+    assert read_log(JobState.FAILED, "") is JobState.FAILED
+    assert read_log(JobState.NODE_FAIL, log) is JobState.NODE_FAIL

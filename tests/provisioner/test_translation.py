@@ -44,7 +44,7 @@ def test_sites_that_refuse_mem(settings: Settings, expected: dict[str, str | Non
 
 def test_gpus_and_mapped_resources() -> None:
     body = pod(containers=[container(extended={"nvidia.com/gpu": "2", "example.com/fpga": "1"})])
-    assert options(body, Settings(resources={"example.com/fpga": "fpga:u280"}))["gres"] == "gpu:2,fpga:u280:1"
+    assert options(body, Settings(resources={"example.com/fpga": "fpga:u280"}))["gres"] == "fpga:u280:1,gpu:2"
     with pytest.raises(UsageError, match=r"example.com/fpga is not mapped"):
         options(body)
 

@@ -42,6 +42,14 @@ def reason(job: int, state: JobState | None) -> tuple[str, str]:
     return word, f"job {job} {text} ({state})"
 
 
+def read_log(state: JobState | None, log: str) -> JobState | None:
+    """The state of a job, with what its log adds: limits of memory by polling end a job as a failure, or cancelled."""
+    killed = any(
+        words in log.lower() for words in ("exceeded memory limit", "exceeded job memory", "oom-kill", "oom_kill")
+    )
+    return JobState.OUT_OF_MEMORY if killed and state in {JobState.FAILED, JobState.CANCELLED, None} else state
+
+
 def needs_explanation(pod: Object) -> bool:
     """Whether a pod was ended because Slurm said so, and does not say it yet."""
     evicted = EVICTED in pod["metadata"].get("annotations", {})

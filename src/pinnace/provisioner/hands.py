@@ -194,10 +194,17 @@ class Hands:
         current = self.kubernetes.current(pod)
         if current is None or ending.is_terminal(current):
             return
+        state = ending.read_log(state, self._job_log(job))
         status = ending.failure(current, job, state, timestamp())
         log.info("%s/%s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], status["message"])
         self.kubernetes.set_status(pod, status)
         self.kubernetes.event(pod, "Warning", status["reason"], status["message"])
+
+    def _job_log(self, job: int) -> str:
+        """What Slurm and the node itself have said in the job's output."""
+        with contextlib.suppress(OSError):
+            return (self.spec.directory / "logs" / f"job-{job}.log").read_text(errors="replace")[-4096:]
+        return ""
 
     def _ask_accounting(self, job: int) -> JobState | None:
         try:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SUBMITTERS = 8  # sbatch calls at a time
 BUSY, IDLE = 1.0, 15.0  # seconds between looks at the queue, with and without jobs that matter
 MOST = 100  # actions in one pass; the rest follows in the next
+REPORT = 10.0  # seconds
 PODS, NODES = "pods", "nodes"
 HEAD_PAUSE = 0.05
 HEAD_LIMIT = 120.0
@@ -66,6 +67,7 @@ class Service:
         self.jobs: list[Job] | None = None
         self.asked = 0.0
         self.next_look = 0.0
+        self.said = 0.0
         self.news: queue.Queue[Listed | Changed | Callable[[], None]] = queue.Queue()
         self.pool = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="submit")
         self.local = threading.local()
@@ -163,7 +165,9 @@ class Service:
     def step(self, now: float) -> None:
         """One look at everything, and what follows from it."""
         world = self.world()
-        for number, action in enumerate(plan(world, self.memory, now, room=self._room())):
+        actions = plan(world, self.memory, now, room=self._room())
+        self._say_how_long(now)
+        for number, action in enumerate(actions):
             if isinstance(action, Submit):
                 self._submit(action.pod)
             elif number < MOST:
@@ -172,6 +176,13 @@ class Service:
                 self.next_look = min(self.next_look, now + 0.1)
         self._attempt(lambda: self.elastic.step(world, self.known[PODS], self.known[NODES], now))
         self.memory.forget(set(self.known[PODS]), {job.id for job in self.jobs or ()}, now)
+
+    def _say_how_long(self, begun: float) -> None:
+        """From time to time, for whoever wants to know."""
+        if begun > self.said + REPORT:
+            self.said = begun
+            pods, jobs = len(self.known[PODS]), len(self.jobs or ())
+            log.info("looked at %d pods and %d jobs in %.3f s", pods, jobs, time.monotonic() - begun)
 
     @staticmethod
     def _attempt(work: Callable[[], None]) -> None:

@@ -86,7 +86,7 @@ def resource_options(pod: Object, settings: Settings) -> Options:
             )
         gres[settings.gres[name]] = gres.get(settings.gres[name], 0) + math.ceil(amount)
     if gres:
-        options["gres"] = ",".join(f"{name}:{count}" for name, count in gres.items())
+        options["gres"] = ",".join(f"{name}:{count}" for name, count in sorted(gres.items()))
     return options
 
 
