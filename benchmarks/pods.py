@@ -182,12 +182,9 @@ def kill(site: Site, count: int = 100, kills: int = 50) -> None:
     states = Counter(row.split("|")[1].split()[0] for row in rows if row.startswith("kill-"))
     pods = site.json("get", "pods", "-l", "job-name=kill")["items"]
     left = [line for line in site.run("squeue", "--me", "--noheader", "--format=%j %T").splitlines() if "kill-" in line]
-    say(
-        f"{kills} kills: {status.get('succeeded')} of {count} succeeded, {status.get('failed', 0)} failed, {len(pods)} pods"
-    )
-    say(
-        f"jobs: {sum(jobs.values())} for {len(jobs)} pods; states {dict(states)}; doubled {sum(n > 1 for n in jobs.values())}"
-    )
+    doubled = sum(number > 1 for number in jobs.values())
+    say(f"{kills} kills: {status.get('succeeded')} of {count} pods succeeded, {status.get('failed', 0)} failed")
+    say(f"{sum(jobs.values())} jobs for {len(pods)} pods; states {dict(states)}; pods with two jobs: {doubled}")
     say(f"left in the queue: {left}")
     site.kubectl("delete", "job", "kill")
 

@@ -167,6 +167,18 @@ def test_elastic_nodes_belong_to_no_pod() -> None:
     assert plan(state, memory, NOW, room=5) == []
 
 
+def test_any_pod_of_a_node_that_died_has_failed_and_one_that_is_done_keeps_no_elastic_node() -> None:
+    runs, done = (
+        pod(name, node="job-7", phase=phase, schedulerName="default-scheduler")
+        for name, phase in (("runs", "Running"), ("done", "Succeeded"))
+    )
+    dead = plan(world(runs, done, jobs=[job(7, JobState.NODE_FAIL, uid="elastic-1")]), Memory(), NOW, room=5)
+    assert dead == [Fail(pod=runs, job=7, state=JobState.NODE_FAIL)]
+    memory, alive = Memory(), world(runs, done, jobs=[job(7, uid="elastic-1")])
+    assert plan(alive, memory, NOW, room=5) == []
+    assert plan(alive, memory, NOW + 10 * LEAVE_LIMIT, room=5) == []
+
+
 def test_a_job_that_outlives_its_pod_is_ended() -> None:
     body, memory = pod(job=7, node="job-7", phase="Succeeded"), Memory()
     assert plan(world(body, jobs=[job(7)]), memory, NOW, room=5) == []

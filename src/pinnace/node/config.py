@@ -142,8 +142,8 @@ def kubelet_config(
         "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "staticPodPath": "",
-        # What a pod said outlives a node that is for this pod alone; and no kubelet removes what is another's.
-        **({"podLogsDir": str(node.cluster.pod_logs(node.name))} if node.tenant else {}),
+        # What pods said outlives a node that leaves before its cluster; and no kubelet removes what is another's.
+        **({"podLogsDir": str(node.cluster.pod_logs(node.name))} if node.joined else {}),
     }
 
 

@@ -192,7 +192,7 @@ class _Pass:
 
     def actions(self) -> Iterator[Action]:
         for uid, pod in self.world.pods.items():
-            if is_ours(pod):
+            if is_ours(pod) or job_of_node(pod["spec"].get("nodeName", "")):
                 yield from self._pod(uid, pod)
         if self.world.jobs is None:
             return
@@ -240,7 +240,7 @@ class _Pass:
                 )
             if pod["metadata"].get("deletionTimestamp"):
                 yield Remove(pod=pod)
-        elif job in self.jobs and self.memory.odd_for(f"leaving {uid}", self.now) > LEAVE_LIMIT:
+        elif is_ours(pod) and job in self.jobs and self.memory.odd_for(f"leaving {uid}", self.now) > LEAVE_LIMIT:
             yield Cancel(job=job, why="its pod has ended")
 
     def _failed(self, pod: Object, job: int) -> Iterator[Action]:
