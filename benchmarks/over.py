@@ -4,16 +4,20 @@
 
 Start-up: from `pinnace run` to the first line of the workload, for one node and for two, on an idle test bed with the
 scheduler's own delay switched off. Network: TCP of one stream between two hosts and between two pods on them, in turn.
+Footprint: memory (shared pages divided among those who share them) and CPU of every process of an idle cluster.
 Medians, and all figures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +31,8 @@ from testbed.state import Directories
 PROJECT = Path(__file__).parents[1]
 STATE = Directories(state=Path("/var/lib/testbed-bench"))
 SECONDS = 4
+SETTLED = 45  # seconds after which a cluster without pods does nothing but wait
+IDLE = 30  # seconds over which its CPU is counted
 IPERF = ["iperf3", "--json", "--time", str(SECONDS), "--client"]
 SERVER = """
 apiVersion: v1
@@ -89,6 +95,53 @@ def network(bed: Bed, rounds: int) -> None:
     bed.run(["pinnace", "down"], timeout=120)
 
 
+def component(argv: list[str]) -> str:
+    """Which part of a node a command is."""
+    modules = [word for flag, word in pairwise(argv) if flag == "-m"]
+    return modules[0] if modules else Path(argv[0]).name
+
+
+def processes(uid: int) -> dict[int, str]:
+    """The processes of a user on all hosts."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                argv = (entry / "cmdline").read_bytes().decode().split("\0")
+                if entry.stat().st_uid == uid and argv[0]:
+                    found[int(entry.name)] = component(argv)
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def mebibytes(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+
+
+def footprint(bed: Bed) -> None:
+    bed.run(["pinnace", "up", "-N", "2", "--mem", "4G"], timeout=120)
+    time.sleep(SETTLED)
+    names = processes((STATE.home / "alice").stat().st_uid)
+    before = {pid: cpu_seconds(pid) for pid in names}
+    time.sleep(IDLE)
+    table: dict[str, list[float]] = {}
+    for pid, name in names.items():
+        row = table.setdefault(name, [0, 0, 0])
+        row[0] += 1
+        row[1] += mebibytes(pid)
+        row[2] += (cpu_seconds(pid) - before[pid]) / IDLE * 100
+    say(f"{'idle, 2 nodes':36} {'processes':>9} {'MiB':>7} {'% CPU':>7}")
+    table["all"] = [sum(column) for column in zip(*table.values(), strict=True)]
+    for name, row in sorted(table.items(), key=lambda item: -item[1][1]):
+        say(f"{name:36} {row[0]:9.0f} {row[1]:7.0f} {row[2]:7.2f}")
+    bed.run(["pinnace", "down"], timeout=120)
+
+
 def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     bed = Bed.up(Plan(hosts=2, fast=True), STATE)
@@ -99,6 +152,7 @@ def main() -> int:
         for image in ("busybox", "nettools"):
             shutil.copy(build_image(image), home / f"{image}.tar")
         network(bed, rounds)
+        footprint(bed)
         for nodes in (1, 2):
             figures(f"first line, {nodes} node(s)", [first_line(bed, nodes) for _ in range(rounds)], "s")
     finally:

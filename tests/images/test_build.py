@@ -115,7 +115,7 @@ def test_concurrent_builds_agree_and_leave_one_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path, signal_: signal.Signals) -> None:
     process = builder(tmp_path, repeats=1_500_000)
-    wait_until("the layer to be written", lambda: any(tmp_path.glob("work-*/layer-0")), limit=30, interval=0.005)
+    wait_until("the layer to be written", lambda: any(tmp_path.glob("work-*/layer-0")), limit=60, interval=0.005)
     process.send_signal(signal_)
     process.communicate(timeout=30)
     assert process.returncode

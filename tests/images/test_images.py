@@ -211,7 +211,7 @@ def pause(container: Containers) -> Iterator[tuple[subprocess.Popen[bytes], int]
     """The process that started /pause as the first of a PID namespace, and its PID out here."""
     with subprocess.Popen(container("pause").argv("/pause")) as process:
         try:
-            wait_until("/pause to run", lambda: [name_of(pid) for pid in children(process.pid)] == ["pause"], limit=10)
+            wait_until("/pause to run", lambda: [name_of(pid) for pid in children(process.pid)] == ["pause"], limit=60)
             yield process, children(process.pid)[0]
         finally:
             process.kill()
@@ -255,7 +255,7 @@ def ctr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     argv += ["--root", home / "root", "--state", home / "state"]
     with (home / "log").open("w") as log, subprocess.Popen(argv, stdout=log, stderr=log) as process:
         try:
-            wait_until("containerd's socket", socket.exists, limit=20, log=home / "log")
+            wait_until("containerd's socket", socket.exists, limit=60, log=home / "log")
             yield [str(home / "usr/bin/ctr"), "-a", str(socket), "-n", "k8s.io"]
         finally:
             process.terminate()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinnace.node.runtime import PING, is_read_only, keeping_read_only, last_id, with_ping, without_cgroups
+from pinnace.node.runtime import (
+    PING,
+    is_read_only,
+    keeping_read_only,
+    last_id,
+    with_known_groups,
+    with_ping,
+    without_cgroups,
+)
 
 
 def bind(source: str, *options: str) -> dict[str, Any]:
@@ -43,3 +51,11 @@ def test_every_user_of_a_pod_may_ping_unless_the_pod_says_otherwise() -> None:
 
 def test_the_last_group_of_a_user_namespace() -> None:
     assert last_id("         0       2001          1\n         1     200000      65536\n") == 65536
+
+
+def test_a_terminal_has_no_group_that_the_node_does_not_know() -> None:
+    def config(*options: str) -> dict[str, Any]:
+        return {"mounts": [{"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": [*options]}]}
+
+    assert with_known_groups(config("nosuid", "mode=0620", "gid=5"), 0) == config("nosuid", "mode=0620")
+    assert with_known_groups(config("nosuid", "gid=5"), 65536) == config("nosuid", "gid=5")

@@ -103,7 +103,7 @@ def bob(site: Bed) -> User:
 @pytest.fixture(scope="session")
 def carol(site: Bed) -> User:
     """Has no entry in /etc/subuid."""
-    return make_user(site, "carol")
+    return make_user(site, "carol", "busybox", "nettools")
 
 
 def make_user(site: Bed, name: str, *images: str) -> User:

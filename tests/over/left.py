@@ -15,7 +15,7 @@ def assert_nothing_left(user: User) -> None:
     """No job, process, namespace or file of the user on any compute host."""
     wait_until("the user's jobs to end", lambda: not user.run("squeue", "--me", "--noheader").stdout, limit=60)
     for host in ("n1", "n2", "n3"):
-        wait_until("the user's processes to end", partial(no_process, user, host), limit=30)
+        wait_until("the user's processes to end", partial(no_process, user, host), limit=60)
         pattern = f"pinnace-{user.uid}-*"
         scratch = user.bed.run(["find", "/tmp", "-maxdepth", "1", "-name", pattern], user="root", on=host).stdout
         assert not scratch, f"{host}: {scratch}"

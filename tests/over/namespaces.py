@@ -107,7 +107,7 @@ class Namespace(Kubectl):
 def namespace(cluster: Kubectl, name: str) -> Iterator[Namespace]:
     cluster("create", "namespace", name)
     made = Namespace(user=cluster.user, cluster=cluster.cluster, name=name)
-    made("wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    made("wait", "--for=create", "serviceaccount/default", "--timeout=120s")
     try:
         yield made
     finally:

@@ -71,7 +71,7 @@ connection.close()
 def web(cluster: Kubectl) -> list[str]:
     """Four web servers over both nodes behind a Service; gives their names."""
     cluster.apply(WEB)
-    cluster("rollout", "status", "deployment/web", "--timeout=60s")
+    cluster("rollout", "status", "deployment/web", "--timeout=120s")
     pods = cluster.json("get", "pods", "-l", "app=web")["items"]
     assert {pod["spec"]["nodeName"] for pod in pods} == {"n1", "n2"}
     return [pod["metadata"]["name"] for pod in pods]
@@ -82,7 +82,7 @@ def clients(cluster: Kubectl) -> dict[str, str]:
     """A pod on each node to look from; by node."""
     for node in ("n1", "n2"):
         cluster.apply(CLIENT % {"name": f"client-{node}", "node": node})
-    cluster("wait", "--for=condition=Ready", "pod/client-n1", "pod/client-n2", "--timeout=60s")
+    cluster("wait", "--for=condition=Ready", "pod/client-n1", "pod/client-n2", "--timeout=120s")
     return {node: f"client-{node}" for node in ("n1", "n2")}
 
 
@@ -166,7 +166,7 @@ def test_status_tells_of_every_component(cluster: Kubectl) -> None:
         assert running <= everywhere | head
         return running == everywhere | head
 
-    wait_until("every component to run", all_run, limit=30)
+    wait_until("every component to run", all_run, limit=60)
 
 
 def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:
@@ -177,7 +177,7 @@ def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:
         rows = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
         return any(r["name"] == "kube-scheduler" and r["restarts"] == 1 and r["state"] == "running" for r in rows)
 
-    wait_until("the scheduler to be back", restarted, limit=20)
+    wait_until("the scheduler to be back", restarted, limit=60)
 
 
 def test_nothing_of_the_cluster_is_readable_by_others(cluster: Kubectl) -> None:

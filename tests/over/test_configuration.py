@@ -103,7 +103,7 @@ def test_changes_reach_a_running_pod(here: Namespace) -> None:
             "\n"
         ) == ["greenof itplughgreen1", ""]
 
-    wait_until("the new content", changed, limit=20)
+    wait_until("the new content", changed, limit=60)
 
 
 def ask(here: Namespace, path: str, token: str = f"{SERVICE_ACCOUNT}/token") -> tuple[int, str]:
@@ -151,4 +151,4 @@ def test_the_pull_policies(here: Namespace) -> None:
         statuses = here.json("get", "pod", name)["status"].get("containerStatuses", [{}])
         return str(statuses[0].get("state", {}).get("waiting", {}).get("reason"))
 
-    wait_until("the refusal", lambda: reason("absent") == "ErrImageNeverPull", limit=30)
+    wait_until("the refusal", lambda: reason("absent") == "ErrImageNeverPull", limit=60)

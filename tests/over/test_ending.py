@@ -85,7 +85,7 @@ def test_a_host_that_dies_takes_its_node_along_and_not_the_cluster(bob: User) ->
     bob.pinnace("up", "-w", "n2,n3", "-N", "2", "--name", "loss", "--image", "busybox.tar")
     try:
         bob.pinnace("kubectl", "apply", "-f", bob.write("survivor.yaml", SURVIVOR))
-        bob.pinnace("kubectl", "rollout", "status", "deployment/survivor", "--timeout=60s")
+        bob.pinnace("kubectl", "rollout", "status", "deployment/survivor", "--timeout=120s")
         assert where(bob) == ["n3"]
         bob.bed.kill_host("n3")
         wait_until("the pod to move", lambda: "n2" in where(bob), limit=120, interval=2)
@@ -96,6 +96,22 @@ def test_a_host_that_dies_takes_its_node_along_and_not_the_cluster(bob: User) ->
     wait_until("n3 to be back", lambda: bob.bed.nodes().get("n3") == "idle", limit=60)
     # A host that lost its power still has the node's files. The user's next node there removes them.
     bob.pinnace("run", "-N", "2", "-w", "n2,n3", bob.write("nothing.sh", "#!/bin/sh\n", 0o755))
+    assert_nothing_left(bob)
+
+
+def test_a_control_plane_that_cannot_be_saved_ends_the_cluster_with_the_reason(bob: User) -> None:
+    with bob.bed.popen(["pinnace", "run", "-w", "n3", "--image", "busybox.tar", bob.write("sleep.yaml", SLEEP)],
+                       user="bob") as process:  # fmt: skip
+
+        def ended() -> bool:
+            bob.bed.run(["pkill", "-KILL", "-x", "-u", "bob", "etcd"], user="root", on="n3", check=False)
+            return process.poll() is not None
+
+        wait_until("pinnace to give up", ended, limit=180, interval=0.2)
+        _, messages = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "n3 cannot be a node: etcd does not stay up" in messages
+    assert "killed by SIGKILL" in messages
     assert_nothing_left(bob)
 
 

@@ -149,7 +149,7 @@ def test_webhooks_in_a_pod_change_and_refuse(here: Namespace) -> None:
         here.create(config_map("fine", colour="red"))
         return "stamped" in here.json("get", "configmap", "fine")["data"]
 
-    wait_until("the webhooks to be known", stamped, limit=20)
+    wait_until("the webhooks to be known", stamped, limit=60)
     assert here.json("get", "configmap", "fine")["data"] == {"colour": "red", "stamped": "by the webhook"}
     assert "the webhook has seen something forbidden" in here.refused(config_map("bad", forbidden="fruit"))
 

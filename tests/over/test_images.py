@@ -87,7 +87,7 @@ def test_with_policy_always_a_newer_image_of_the_same_name_is_taken(
     for version in (b"1", b"2"):
         load(cluster.user, archive(image, version))
         cluster.apply(POD % {"name": f"moving-{version.decode()}", "image": image})
-        cluster("wait", "--for=condition=Ready", f"pod/moving-{version.decode()}", "--timeout=30s")
+        cluster("wait", "--for=condition=Ready", f"pod/moving-{version.decode()}", "--timeout=120s")
         [status] = cluster.json("get", "pod", f"moving-{version.decode()}")["status"]["containerStatuses"]
         digests.add(status["imageID"])
         cluster("delete", "pod", f"moving-{version.decode()}", "--now", "--wait=false")
@@ -118,7 +118,7 @@ def test_what_docker_saves_is_loaded(cluster: Kubectl, tmp_path: Path) -> None:
         assert "ImagePull" not in text, text
         return "/binary" in text and "no such file" in text
 
-    wait_until("the runtime to look for the program", created, limit=30)
+    wait_until("the runtime to look for the program", created, limit=60)
     cluster("delete", "pod", "saved", "--now")
 
 
@@ -183,5 +183,5 @@ def test_an_image_that_is_nowhere_is_answered_in_the_registrys_words(cluster: Ku
         words = [event["message"] for event in json.loads(events)["items"]]
         return any("localhost/images/nowhere:1" in text and "failed to" in text for text in words)
 
-    wait_until("the refusal", refused, limit=30)
+    wait_until("the refusal", refused, limit=60)
     cluster("delete", "pod", "nowhere", "--now")

@@ -35,7 +35,7 @@ spec:
   selector: {app: web}
   ports: [{port: 80, nodePort: $K8S_PORT}]
 EOF
-kubectl wait --context "$K8S_CLUSTER_NAME" -n example --for condition=Ready --timeout=60s pod/web
+kubectl wait --context "$K8S_CLUSTER_NAME" -n example --for condition=Ready --timeout=120s pod/web
 host=${K8S_CLUSTER_API#https://}
 for i in $(seq 50); do curl -sS "http://${host%:*}:$K8S_PORT/from-here" && break; sleep 0.2; done
 curl -sS --insecure --header "Authorization: Bearer $K8S_CLUSTER_API_TOKEN" "$K8S_CLUSTER_API/api/v1/namespaces/example"

@@ -94,11 +94,11 @@ def test_only_a_ready_pod_is_an_endpoint(here: Namespace) -> None:
         return [endpoint["conditions"]["ready"] for item in slices for endpoint in item.get("endpoints") or ()]
 
     here.wait("pod/gated", "jsonpath={.status.phase}=Running")
-    wait_until("an endpoint that is not ready", lambda: ready() == [False], limit=10)
+    wait_until("an endpoint that is not ready", lambda: ready() == [False], limit=60)
     here.sh("gated", "touch /tmp/ready")
-    wait_until("it to be ready", lambda: ready() == [True], limit=10)
+    wait_until("it to be ready", lambda: ready() == [True], limit=60)
     here.sh("gated", "rm /tmp/ready")
-    wait_until("it to rest again", lambda: ready() == [False], limit=10)
+    wait_until("it to rest again", lambda: ready() == [False], limit=60)
 
 
 def test_a_slow_start_is_not_taken_for_death(here: Namespace) -> None:
@@ -132,7 +132,7 @@ def test_the_restart_policies(here: Namespace) -> None:
     assert (never["state"]["terminated"]["exitCode"], never["restartCount"]) == (3, 0)
     here.wait("pod/on-failure", "jsonpath={.status.phase}=Succeeded")
     assert status(here, "on-failure")["containerStatuses"][0]["restartCount"] == 1
-    wait_until("another life", lambda: status(here, "always")["containerStatuses"][0]["restartCount"] > 0, limit=30)
+    wait_until("another life", lambda: status(here, "always")["containerStatuses"][0]["restartCount"] > 0, limit=60)
 
 
 def test_hooks_and_the_signal_come_in_order(here: Namespace) -> None:
@@ -150,7 +150,7 @@ def test_the_grace_period_is_kept_and_no_longer(here: Namespace) -> None:
     here.ready("stubborn")
     begin = time.monotonic()
     here("delete", "pod", "stubborn")
-    assert 2.9 < time.monotonic() - begin < 15
+    assert 2.9 < time.monotonic() - begin < 25
 
 
 @pytest.mark.parametrize(("name", "words"), [("last-words", "the disk"), ("last-log", "the network")])

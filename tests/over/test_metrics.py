@@ -53,7 +53,7 @@ spec:
 def load(cluster: Kubectl) -> Iterator[str]:
     """A pod with one container that burns a CPU and one that only holds 40 MB."""
     cluster.apply(LOAD)
-    cluster("rollout", "status", "deployment/load", "--timeout=60s")
+    cluster("rollout", "status", "deployment/load", "--timeout=120s")
     yield "load"
     cluster("delete", "deployment/load", "hpa/load", "--wait=false")
 
@@ -100,7 +100,7 @@ def test_a_deployment_is_scaled_by_its_load(cluster: Kubectl, load: str) -> None
 
 
 def test_the_api_knows_metrics_server_by_its_certificate(cluster: Kubectl) -> None:
-    cluster("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=60s")
+    cluster("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s")
     spec = cluster.json("get", "apiservice", "v1beta1.metrics.k8s.io")["spec"]
     assert spec["caBundle"]
     assert not spec.get("insecureSkipTLSVerify")

@@ -71,7 +71,7 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
     with bob.bed.popen(argv, on="outside", user="root") as process:
         url = f"https://{HOST}/v2/"
         probe = ["curl", "-sS", "--cacert", "/home/bob/ca.crt", "-o", "/dev/null", url]
-        wait_until("the registry", lambda: not bob.bed.run(probe, user="bob", check=False).returncode, limit=20)
+        wait_until("the registry", lambda: not bob.bed.run(probe, user="bob", check=False).returncode, limit=60)
         yield
         process.terminate()
     shutil.rmtree(directory)

@@ -149,11 +149,3 @@ def test_an_image_that_cannot_be_pulled_is_named(bob: User) -> None:
     assert "registry.invalid/none:1" in result.stderr
     assert "cannot start" in result.stderr
     assert_nothing_left(bob)
-
-
-def test_a_user_without_subordinate_ids_is_told(carol: User) -> None:
-    shutil.copy(EXAMPLES / "hello.yaml", carol.home)
-    (carol.home / "hello.yaml").chmod(0o644)
-    result = carol.pinnace("run", "hello.yaml", code=1)
-    assert "carol has no entry in /etc/subuid on n" in result.stderr
-    assert_nothing_left(carol)

@@ -109,11 +109,11 @@ def directory_of(kubectl: Kubectl, claim_name: str) -> Path:
 
 def wait_bound(kubectl: Kubectl, *names: str) -> None:
     claims = [f"pvc/{name}" for name in names]
-    kubectl("wait", "--for=jsonpath={.status.phase}=Bound", *claims, "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Bound", *claims, "--timeout=120s")
 
 
 def wait_ready(kubectl: Kubectl, *names: str) -> None:
-    kubectl("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=60s")
+    kubectl("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=120s")
 
 
 def sh(kubectl: Kubectl, name: str, script: str) -> str:
@@ -158,9 +158,9 @@ def test_volumes_are_closed_to_other_users(kubectl: Kubectl) -> None:
 def test_a_stateful_set_finds_its_data_again(kubectl: Kubectl) -> None:
     kubectl.apply(STATEFUL)
     try:
-        kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+        kubectl("rollout", "status", "statefulset/db", "--timeout=120s")
         kubectl("delete", "pod", "db-0", "db-1")
-        kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+        kubectl("rollout", "status", "statefulset/db", "--timeout=120s")
         wait_ready(kubectl, "db-0", "db-1")
         for name in ("db-0", "db-1"):
             assert sh(kubectl, name, "cat /data/starts").split() == [name, name]
@@ -186,15 +186,15 @@ def test_scratch_is_made_on_the_node_of_the_first_pod(kubectl: Kubectl, node: st
     assert not bed.run(find, user="root", on=other).stdout
     kubectl("delete", "pod", name)
     kubectl("delete", "pvc", name)
-    kubectl("wait", "--for=delete", f"pv/{volume['metadata']['name']}", "--timeout=60s")
-    wait_until("its data to go", lambda: not bed.run(find, user="root", on=node).stdout, limit=30)
+    kubectl("wait", "--for=delete", f"pv/{volume['metadata']['name']}", "--timeout=120s")
+    wait_until("its data to go", lambda: not bed.run(find, user="root", on=node).stdout, limit=60)
 
 
 def test_a_volume_grows(kubectl: Kubectl) -> None:
     kubectl.apply(claim("grows") + pod("grower", "grows"))
     wait_ready(kubectl, "grower")
     kubectl("patch", "pvc", "grows", "-p", json.dumps({"spec": {"resources": {"requests": {"storage": "3Gi"}}}}))
-    kubectl("wait", "--for=jsonpath={.status.capacity.storage}=3Gi", "pvc/grows", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.capacity.storage}=3Gi", "pvc/grows", "--timeout=120s")
     grown = kubectl.json("get", "pvc", "grows")
     assert not grown["status"].get("conditions")
     assert kubectl.json("get", "pv", grown["spec"]["volumeName"])["spec"]["capacity"]["storage"] == "3Gi"
@@ -213,10 +213,10 @@ def test_pods_of_another_user_write_and_their_group_is_kept(kubectl: Kubectl, st
     directory = directory_of(kubectl, name)
     kubectl("delete", "pod", name)
     kubectl("delete", "pvc", name)
-    kubectl("wait", "--for=delete", f"pv/{volume}", "--timeout=60s")
+    kubectl("wait", "--for=delete", f"pv/{volume}", "--timeout=120s")
     assert not directory.exists()
     trash = directory.parent / ".trash"
-    wait_until("its files to go", lambda: not any(trash.iterdir()), limit=30)
+    wait_until("its files to go", lambda: not any(trash.iterdir()), limit=60)
 
 
 def test_a_deleted_claim_takes_its_data_along_unless_it_is_retained(kubectl: Kubectl) -> None:
@@ -228,11 +228,11 @@ def test_a_deleted_claim_takes_its_data_along_unless_it_is_retained(kubectl: Kub
     retain = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
     kubectl("patch", "pv", objects["patched"], "-p", json.dumps(retain))
     kubectl("delete", "pvc", *directories)
-    kubectl("wait", "--for=delete", f"pv/{objects['goes']}", "--timeout=60s")
+    kubectl("wait", "--for=delete", f"pv/{objects['goes']}", "--timeout=120s")
     assert not directories["goes"].exists()
     kept = [objects["stays"], objects["patched"]]
-    kubectl("wait", "--for=jsonpath={.status.phase}=Released", *(f"pv/{name}" for name in kept), "--timeout=60s")
-    kubectl("delete", "pv", *kept, "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Released", *(f"pv/{name}" for name in kept), "--timeout=120s")
+    kubectl("delete", "pv", *kept, "--timeout=120s")
     for name in ("stays", "patched"):
         assert directories[name].is_dir()
         directories[name].rmdir()
@@ -241,11 +241,11 @@ def test_a_deleted_claim_takes_its_data_along_unless_it_is_retained(kubectl: Kub
 def test_a_volume_that_only_says_that_it_is_ours_is_left_alone(kubectl: Kubectl) -> None:
     kubectl.user.run("mkdir", "-p", "precious")
     kubectl.apply(NOT_OURS)
-    kubectl("wait", "--for=jsonpath={.status.phase}=Released", "pv/not-ours", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Released", "pv/not-ours", "--timeout=120s")
     log = kubectl.user.home / ".local/share/pinnace/clusters" / kubectl.cluster / "logs/n1/storage.log"
-    wait_until("the refusal", lambda: "not-ours says that it is ours and is not" in log.read_text(), limit=30)
+    wait_until("the refusal", lambda: "not-ours says that it is ours and is not" in log.read_text(), limit=60)
     assert (kubectl.user.home / "precious").is_dir()
-    kubectl("delete", "pv", "not-ours", "--timeout=60s")
+    kubectl("delete", "pv", "not-ours", "--timeout=120s")
     assert (kubectl.user.home / "precious").is_dir()
 
 
@@ -289,7 +289,7 @@ def test_a_killed_provisioner_goes_on_and_clears_up(kubectl: Kubectl) -> None:
     wait_bound(kubectl, *names)
     assert storage_restarts(kubectl) == restarts + 1
     assert all(directory_of(kubectl, name).is_dir() for name in names)
-    wait_until("the orphan to go", lambda: not (root / "default-orphan-0").exists(), limit=30)
+    wait_until("the orphan to go", lambda: not (root / "default-orphan-0").exists(), limit=60)
     assert (root / "default-mine-0").is_dir()
     kubectl.user.run("rmdir", f"{path}/default-mine-0")
 

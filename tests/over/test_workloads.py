@@ -98,24 +98,24 @@ def unschedulable(here: Namespace, name: str) -> str:
 
 
 def test_a_stateful_set_has_names_in_order_that_last(here: Namespace) -> None:
-    here("rollout", "status", "statefulset/ordered", "--timeout=60s")
+    here("rollout", "status", "statefulset/ordered", "--timeout=120s")
     first, second = (here.json("get", "pod", f"ordered-{n}")["metadata"] for n in (0, 1))
     assert first["creationTimestamp"] <= second["creationTimestamp"]
     here("delete", "pod", "ordered-0")
-    here("rollout", "status", "statefulset/ordered", "--timeout=60s")
+    here("rollout", "status", "statefulset/ordered", "--timeout=120s")
     again = here.json("get", "pod", "ordered-0")["metadata"]
     assert again["uid"] != first["uid"]
     address = here.address("ordered-0")
     name = f"ordered-0.ordered.{NAME}.svc.cluster.local"
     wait_until(
-        "its name to follow it", lambda: address in here.sh("ordered-1", f"nslookup {name}", code=None), limit=30
+        "its name to follow it", lambda: address in here.sh("ordered-1", f"nslookup {name}", code=None), limit=60
     )
     here("scale", "statefulset/ordered", "--replicas=1")
     here.wait("pod/ordered-1", "delete")
 
 
 def test_a_daemon_is_on_every_node(here: Namespace) -> None:
-    here("rollout", "status", "daemonset/everywhere", "--timeout=60s")
+    here("rollout", "status", "daemonset/everywhere", "--timeout=120s")
     pods = here.json("get", "pods", "-l", "app=everywhere")["items"]
     assert sorted(item["spec"]["nodeName"] for item in pods) == ["n1", "n2"]
 
@@ -128,12 +128,12 @@ def test_pods_that_must_be_apart_are(here: Namespace) -> None:
 
 def test_a_deployment_rolls_over_and_back(here: Namespace) -> None:
     here.create(workload("Deployment", "rolls", of={"replicas": 2}))
-    here("rollout", "status", "deployment/rolls", "--timeout=60s")
+    here("rollout", "status", "deployment/rolls", "--timeout=120s")
     here("set", "env", "deployment/rolls", "COLOUR=red")
-    here("rollout", "status", "deployment/rolls", "--timeout=60s")
+    here("rollout", "status", "deployment/rolls", "--timeout=120s")
     assert here("exec", "deployment/rolls", "--", "sh", "-c", "echo $COLOUR").strip() == "red"
     here("rollout", "undo", "deployment/rolls")
-    here("rollout", "status", "deployment/rolls", "--timeout=60s")
+    here("rollout", "status", "deployment/rolls", "--timeout=120s")
     assert here("get", "replicasets", "-l", "app=rolls", "--no-headers").count("\n") == 2
 
 
@@ -181,7 +181,7 @@ def test_draining_heeds_the_disruption_budget(here: Namespace) -> None:
     preferred = {"weight": 100, "preference": {"matchExpressions": [{"key": HOST, "operator": "In", "values": ["n2"]}]}}
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
     here.create(budget, workload("Deployment", "guarded", affinity=affinity))
-    here("rollout", "status", "deployment/guarded", "--timeout=60s")
+    here("rollout", "status", "deployment/guarded", "--timeout=120s")
     here.wait("pdb/guarded", "jsonpath={.status.currentHealthy}=1")
     drain = ("drain", "n2", "--pod-selector=app=guarded", "--ignore-daemonsets", "--delete-emptydir-data")
     try:
@@ -190,10 +190,10 @@ def test_draining_heeds_the_disruption_budget(here: Namespace) -> None:
         assert "violate the pod's disruption budget" in refused.stderr
         assert here.json("get", "node", "n2")["spec"]["unschedulable"]
         here("scale", "deployment/guarded", "--replicas=2")
-        here("rollout", "status", "deployment/guarded", "--timeout=60s")
+        here("rollout", "status", "deployment/guarded", "--timeout=120s")
         here.wait("pdb/guarded", "jsonpath={.status.disruptionsAllowed}=1")
-        here(*drain, "--timeout=60s")
-        here("rollout", "status", "deployment/guarded", "--timeout=60s")
+        here(*drain, "--timeout=120s")
+        here("rollout", "status", "deployment/guarded", "--timeout=120s")
         pods = here.json("get", "pods", "-l", "app=guarded", "--field-selector=status.phase=Running")["items"]
         assert {item["spec"]["nodeName"] for item in pods if "deletionTimestamp" not in item["metadata"]} == {"n1"}
     finally:
@@ -205,7 +205,7 @@ def test_the_more_important_pod_displaces_the_other(here: Namespace) -> None:
     slot = "example.com/slot"
     patch = f'[{{"op": "add", "path": "/status/capacity/{slot.replace("/", "~1")}", "value": "1"}}]'
     here("patch", "node", "n2", "--subresource=status", "--type=json", "-p", patch)
-    wait_until("the slot", lambda: here.json("get", "node", "n2")["status"]["allocatable"].get(slot) == "1", limit=30)
+    wait_until("the slot", lambda: here.json("get", "node", "n2")["status"]["allocatable"].get(slot) == "1", limit=60)
     important = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "important"},
                  "value": 1000, "description": "goes first"}  # fmt: skip
     resources = {"resources": {"limits": {slot: "1"}}}

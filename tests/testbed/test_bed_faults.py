@@ -78,14 +78,14 @@ def test_a_cable_is_pulled_and_plugged_in_again(bed: Bed) -> None:
     assert bed.run(["hostname"], on="n3").stdout == "n3\n", "the host itself is well"
     bed.join_link("n3")
     assert state_of(bed, "n3") is HostState.UP
-    wait_until("n3 to be reached", lambda: reaches(bed, "n3"), limit=20)
+    wait_until("n3 to be reached", lambda: reaches(bed, "n3"), limit=60)
 
 
 def test_a_host_hangs_and_goes_on(bed: Bed) -> None:
     script = "while :; do date +%s%N >>/tmp/ticks; sleep 0.02; done"
     with bed.popen(["sh", "-c", script], on="n2") as process:
         ticks = bed.directories.host("n2") / "tmp/ticks"
-        wait_until("ticks", ticks.exists, limit=20)
+        wait_until("ticks", ticks.exists, limit=60)
         bed.freeze("n2")
         assert state_of(bed, "n2") is HostState.FROZEN
         size = ticks.stat().st_size
@@ -93,7 +93,7 @@ def test_a_host_hangs_and_goes_on(bed: Bed) -> None:
             bed.thaw("n3")
         assert ticks.stat().st_size == size
         bed.thaw("n2")
-        wait_until("ticks to go on", lambda: ticks.stat().st_size > size, limit=20)
+        wait_until("ticks to go on", lambda: ticks.stat().st_size > size, limit=60)
         process.terminate()
     assert state_of(bed, "n2") is HostState.UP
 
@@ -113,11 +113,11 @@ def test_jobs_outlive_a_restart_of_slurmctld(bed: Bed) -> None:
     def running() -> bool:
         return bed.run(["squeue", "-h", "-j", job, "-o", "%T"], check=False).stdout == "RUNNING\n"
 
-    wait_until(f"job {job} to run", running, limit=30, interval=0.2)
+    wait_until(f"job {job} to run", running, limit=60, interval=0.2)
     before = daemon_pid(bed, "login", "slurmctld")
     bed.restart("slurmctld")
     assert daemon_pid(bed, "login", "slurmctld") not in (before, None)
-    wait_until(f"job {job} to be known again", running, limit=30, interval=0.2)
+    wait_until(f"job {job} to be known again", running, limit=60, interval=0.2)
     bed.run(["scancel", job])
 
 

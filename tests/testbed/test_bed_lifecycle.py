@@ -97,7 +97,7 @@ def test_down_leaves_nothing(directories: Directories) -> None:
     job = bed.run(["sbatch", "--wrap", "sleep 600"])
     assert job.stdout.startswith("Submitted")
     assert bed.down()
-    wait_until("the last traces to go", lambda: not left(before), limit=20)
+    wait_until("the last traces to go", lambda: not left(before), limit=60)
     assert sorted(traces()["cgroups"]) == machine_cgroups
     assert [path.name for path in directories.state.iterdir()] == ["lock"]
     assert not bed.down(), "there is nothing more to remove"
@@ -119,7 +119,7 @@ def test_clean_after_a_killed_up(directories: Directories) -> None:
     kill_half_way(directories)
     assert "There is no bed" in call("run", "--", "true").stderr
     assert call("clean").returncode == 0
-    wait_until("the last traces to go", lambda: not left(before), limit=20)
+    wait_until("the last traces to go", lambda: not left(before), limit=60)
 
 
 def test_clean_without_a_state_file(directories: Directories) -> None:
@@ -127,7 +127,7 @@ def test_clean_without_a_state_file(directories: Directories) -> None:
     kill_half_way(directories)
     directories.file.unlink()
     assert call("clean").returncode == 0
-    wait_until("the last traces to go", lambda: not left(before), limit=20)
+    wait_until("the last traces to go", lambda: not left(before), limit=60)
 
 
 def test_up_after_a_killed_up_and_a_damaged_file(directories: Directories) -> None:
@@ -184,5 +184,5 @@ def test_an_up_that_fails_says_why_and_leaves_nothing(
     monkeypatch.setattr("testbed.slurmconf.CTLD_PORT", "nonsense")
     with pytest.raises(BedError, match=r"(?s)slurm.*nonsense"):
         Bed.up(Plan(hosts=1), directories)
-    wait_until("the last traces to go", lambda: not left(before), limit=20)
+    wait_until("the last traces to go", lambda: not left(before), limit=60)
     assert State.read(directories) is None

@@ -67,7 +67,7 @@ def test_homes_are_private(bed: Bed) -> None:
 
 def test_sacct_knows_the_job(bed: Bed) -> None:
     job = job_id(bed.run(["sbatch", "-N2", "--wrap", "srun hostname"]).stdout)
-    wait_until(f"job {job}", lambda: has_state(bed, job, "COMPLETED"), limit=30, interval=0.2)
+    wait_until(f"job {job}", lambda: has_state(bed, job, "COMPLETED"), limit=60, interval=0.2)
     assert bed.run(["sacct", "-X", "-n", "-P", "-j", job, "-o", "User,Account,NNodes"]).stdout == "alice|research|2\n"
 
 
@@ -113,7 +113,7 @@ def test_a_job_leaves_no_process_behind(bed: Bed) -> None:
     def gone() -> bool:
         return bed.run(["pgrep", "-f", "^sleep 87654"], user="root", on="n1", check=False).returncode == 1
 
-    wait_until("the end of a detached process", gone, limit=30, interval=0.2)
+    wait_until("the end of a detached process", gone, limit=60, interval=0.2)
 
 
 def test_slurmrestd_wants_a_token(bed: Bed) -> None:

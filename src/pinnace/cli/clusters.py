@@ -169,15 +169,31 @@ def run(
         click.echo(shlex.join(cluster.command()))
         return
     steps = Steps()
-    collector = Collector(output_dir) if output_dir else None
-    sys.exit(_run_in(cluster, steps, lambda: _run_workload(cluster, workload, arguments, steps, collector)))
+    if _is_manifest(workload):
+        collector = Collector(output_dir) if output_dir else None
+        manifest = Manifest(cluster, workload, steps, collector)
+        sys.exit(_run_in(cluster, steps, manifest.run, early=manifest.offer))
+
+    def script() -> int:
+        argv = [str(Path(workload).absolute()), *arguments]
+        return subprocess.run(argv, env=os.environ | cluster.environment(), check=False).returncode
+
+    sys.exit(_run_in(cluster, steps, script))
 
 
-def _run_in(cluster: Cluster, steps: Steps, work: Callable[[], int]) -> int:
-    """Start a cluster, do the work, and end the cluster, whatever happens."""
+def _is_manifest(file: str) -> bool:
+    return file == "-" or Path(file).suffix in MANIFESTS or Path(file).is_dir()
+
+
+def _run_in(
+    cluster: Cluster, steps: Steps, work: Callable[[], int], *, early: Callable[[], None] = lambda: None
+) -> int:
+    """Start a cluster, do the work, and end the cluster, whatever happens. ``early`` is done once the API answers."""
     cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
     try:
         with steps.step("cluster is ready") as step:
+            cluster.wait_for_api(step.say)
+            early()
             cluster.wait_ready(step.say)
         return work()
     finally:
@@ -219,30 +235,40 @@ def free_port() -> int:
     return secrets.choice(range(30000, 32768))
 
 
-def _run_workload(
-    cluster: Cluster, file: str, arguments: tuple[str, ...], steps: Steps, collector: Collector | None
-) -> int:
-    kubectl = cluster.kubectl
-    if file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir():
-        environment = os.environ | cluster.environment()
-        return subprocess.run([str(Path(file).absolute()), *arguments], env=environment, check=False).returncode
-    work = Workload(cluster.kubeconfig, kubectl)
-    with steps.step(f"applied {file}"):
-        work.apply(file)
+class Manifest:
+    """A manifest to run: offered while the cluster starts, so that its pods wait for nothing but nodes."""
 
-    def line(who: str, text: str) -> None:
+    def __init__(self, cluster: Cluster, file: str, steps: Steps, collector: Collector | None) -> None:
+        self._cluster = cluster
+        self._file = file
+        self._steps = steps
+        self._collector = collector
+        self._workload: Workload | None = None
+
+    def offer(self) -> None:
+        """Not from stdin, which can be read only once."""
+        workload = Workload(self._cluster.kubeconfig, self._cluster.kubectl)
+        if self._file != "-" and workload.offer(self._file):
+            self._workload = workload
+
+    def run(self) -> int:
+        with self._steps.step(f"applied {self._file}"):
+            if self._workload is None:
+                self._workload = Workload(self._cluster.kubeconfig, self._cluster.kubectl)
+                self._workload.apply(self._file)
+        try:
+            return self._workload.follow(self._line, self._cluster.check_alive)
+        except KeyboardInterrupt:
+            click.echo("interrupted: ending the workload in order", err=True)
+            return 128 + signal.SIGINT
+        finally:
+            if self._collector:
+                self._collector.events(self._cluster.kubeconfig)
+
+    def _line(self, who: str, text: str) -> None:
         click.echo(f"[{who}] {text}")
-        if collector:
-            collector.line(who, text)
-
-    try:
-        return work.follow(line, cluster.check_alive)
-    except KeyboardInterrupt:
-        click.echo("interrupted: ending the workload in order", err=True)
-        return 128 + signal.SIGINT
-    finally:
-        if collector:
-            collector.events(cluster.kubeconfig)
+        if self._collector:
+            self._collector.line(who, text)
 
 
 @contextlib.contextmanager

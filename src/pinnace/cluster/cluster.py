@@ -28,13 +28,13 @@ from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
 from pinnace.errors import ClusterError, SlurmError
-from pinnace.node.agent import ask_to_stop
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
+from pinnace.node.stopping import ask_to_stop
 from pinnace.provisioner.translation import claimed
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
-from pinnace.spec import ClusterSpec
+from pinnace.spec import HEAD, ClusterSpec
 from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
@@ -147,29 +147,41 @@ class Cluster:
         """What ``sbatch`` would get."""
         return launching.cluster_script(self.name, self.directory.path, self.options)
 
-    def wait_ready(self, report: Report = lambda _text: None) -> None:
-        """Until all nodes are ready for pods. Says what it waits for."""
+    def wait_for_api(self, report: Report = lambda _text: None) -> Path:
+        """Until the API answers, with nodes or without. Gives the kubeconfig, and says what it waits for."""
         head = self._wait_for_head(report)
-        server = f"https://{head['address']}:{head['api']}"
-        kubeconfig = self.directory.write_kubeconfig(server)
+        kubeconfig = self.directory.write_kubeconfig(f"https://{head['address']}:{head['api']}")
         deadline = time.monotonic() + START_LIMIT
         api = Api(kubeconfig, timeout=5.0)
+        while self._ready_nodes(api) is None:
+            self._check_start(deadline, "its API does not answer")
+            time.sleep(POLL)
+        return kubeconfig
+
+    def wait_ready(self, report: Report = lambda _text: None) -> None:
+        """Until all nodes are ready for pods. Says what it waits for."""
+        api = Api(self.wait_for_api(report), timeout=5.0)
+        deadline = time.monotonic() + START_LIMIT
         said = -1
         while True:
-            self.check_alive()
-            self._check_nodes()
             ready = self._ready_nodes(api)
             if ready is not None and ready != said:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
             if ready == self.nodes and self._controllers_work(api) and self._decides(api):
                 return
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"the cluster was not ready within {START_LIMIT:.0f} s: {ready or 0} of {self.nodes} nodes",
-                    hint=f"Its logs are in {self.directory.path / 'logs'}.",
-                )
+            self._check_start(deadline, f"{ready or 0} of {self.nodes} nodes")
             time.sleep(POLL)
+
+    def _check_start(self, deadline: float, state: str) -> None:
+        """Raise if there is no use in waiting any longer."""
+        self.check_alive()
+        self._check_nodes()
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}",
+                hint=f"Its logs are in {self.directory.path / 'logs'}.",
+            )
 
     @staticmethod
     def _ready_nodes(api: Api) -> int | None:
@@ -218,7 +230,8 @@ class Cluster:
             time.sleep(POLL)
 
     def check_alive(self) -> None:
-        """Raise if what runs the cluster has ended."""
+        """Raise if what runs the cluster has ended, or its head says that it cannot go on."""
+        self._check_node(HEAD)
         if self._process is not None:
             if self._process.poll() is not None:
                 raise ClusterError(
@@ -238,12 +251,14 @@ class Cluster:
     def _check_nodes(self) -> None:
         """Raise if a node says that it cannot be one."""
         for index in range(self.nodes):
-            about = self.directory.node(index)
-            if about and "failed" in about:
-                raise ClusterError(
-                    f"{about['failed']}\n{self.tail()}",
-                    hint=f"Its logs are in {self.directory.path / 'logs'}, if you give --retain.",
-                )
+            self._check_node(index)
+
+    def _check_node(self, index: int) -> None:
+        about = self.directory.node(index)
+        if about and "failed" in about:
+            raise ClusterError(
+                about["failed"], hint=f"Its logs are in {self.directory.path / 'logs'}, if you give --retain."
+            )
 
     def tail(self) -> str:
         """The last lines of the logs that tell why a cluster did not start."""

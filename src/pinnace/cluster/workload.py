@@ -70,6 +70,12 @@ class Workload:
             raise ClusterError(f"kubectl apply -f {manifest}: {result.stderr.strip()}")
         self.objects = parse_applied(result.stdout)
 
+    def offer(self, manifest: str) -> bool:
+        """``apply`` in a cluster that is still starting. Whether it was taken: not all may be possible yet."""
+        with contextlib.suppress(ClusterError):
+            self.apply(manifest)
+        return bool(self.objects)
+
     @property
     def endless(self) -> bool:
         """Whether nothing in it ever ends by itself."""

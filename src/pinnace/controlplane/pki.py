@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LIFE = dt.timedelta(days=400)
 CLOCK_SKEW = dt.timedelta(hours=1)  # a node whose clock is behind must still accept us
+LOOPBACK = ("127.0.0.1",)
 SERVER_NAME = "kubernetes"  # what every client expects the API's certificate to say, whatever address it dials
 
 
@@ -147,7 +148,7 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
             common_name="kube-apiserver",
             names=("kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{domain}",
                    "localhost"),
-            addresses=(str(ranges.node(0)), str(ranges.api), "127.0.0.1"),
+            addresses=(str(ranges.node(0)), str(ranges.api), *LOOPBACK),
         )
     )  # fmt: skip
     authority.issue(Identity(file="front-proxy", common_name="front-proxy-client"))
@@ -155,8 +156,8 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
                              groups=("system:masters",)))  # fmt: skip
     for identity in (
         Identity(file="admin", common_name="pinnace-admin", groups=("system:masters",)),
-        Identity(file="controller-manager", common_name="system:kube-controller-manager"),
-        Identity(file="scheduler", common_name="system:kube-scheduler"),
+        Identity(file="controller-manager", common_name="system:kube-controller-manager", addresses=LOOPBACK),
+        Identity(file="scheduler", common_name="system:kube-scheduler", addresses=LOOPBACK),
         Identity(file="kube-proxy", common_name="system:kube-proxy"),
         Identity(file="coredns", common_name="pinnace:coredns"),
         Identity(file="storage", common_name="pinnace:storage"),

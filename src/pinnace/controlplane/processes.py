@@ -71,11 +71,9 @@ def apiserver_argv(
 
 def controller_manager_argv(node: NodeSpec) -> list[str]:
     ranges, secret = node.cluster.ranges, node.secret
-    kubeconfig = secret("controller-manager.kubeconfig")
     return [
         node.binary("kube-controller-manager"),
-        *_kubeconfigs(kubeconfig),
-        "--bind-address=127.0.0.1",
+        *_client_and_server(node, "controller-manager"),
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={secret('sa.key')}",
         f"--root-ca-file={secret('ca.crt')}",
@@ -90,15 +88,16 @@ def controller_manager_argv(node: NodeSpec) -> list[str]:
 
 
 def scheduler_argv(node: NodeSpec) -> list[str]:
+    return [node.binary("kube-scheduler"), *_client_and_server(node, "scheduler")]
+
+
+def _client_and_server(node: NodeSpec, name: str) -> list[str]:
+    """What a controller is to the API, and to those who ask for its metrics."""
+    path = node.secret(f"{name}.kubeconfig")
     return [
-        node.binary("kube-scheduler"),
-        *_kubeconfigs(node.secret("scheduler.kubeconfig")),
         "--bind-address=127.0.0.1",
-    ]
-
-
-def _kubeconfigs(path: str) -> list[str]:
-    return [
+        f"--tls-cert-file={node.secret(f'{name}.crt')}",  # without, it spends half a second on an RSA key
+        f"--tls-private-key-file={node.secret(f'{name}.key')}",
         f"--kubeconfig={path}",
         f"--authentication-kubeconfig={path}",
         f"--authorization-kubeconfig={path}",

@@ -9,14 +9,17 @@ from pinnace.network.tun import MTU, NAME
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
-SYSCTLS = {
-    "net/ipv4/ip_forward": "1",
-    "net/ipv4/conf/all/rp_filter": "0",
-    "net/ipv4/conf/default/rp_filter": "0",
-    "net/bridge/bridge-nf-call-iptables": "1",
-    "net/ipv4/ip_unprivileged_port_start": "0",
-    "net/ipv4/ping_group_range": "0 65535",
-}
+
+def sysctls(last_group: int) -> dict[str, str]:
+    """What the fabric's namespace is told, whose groups end with this one."""
+    return {
+        "net/ipv4/ip_forward": "1",
+        "net/ipv4/conf/all/rp_filter": "0",
+        "net/ipv4/conf/default/rp_filter": "0",
+        "net/bridge/bridge-nf-call-iptables": "1",
+        "net/ipv4/ip_unprivileged_port_start": "0",
+        "net/ipv4/ping_group_range": f"0 {last_group}",
+    }
 
 
 def ip_batch(ranges: Ranges, index: int) -> str:

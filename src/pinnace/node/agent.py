@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.controlplane.placement import HEAD_TAINT
-from pinnace.network import control, links, splice
+from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
@@ -33,6 +33,7 @@ from pinnace.node import namespaces, scratch, tenancy
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
+from pinnace.node.stopping import ask_to_stop
 from pinnace.provisioner import provisioner_argv
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
@@ -128,9 +129,9 @@ class Agent:
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
         keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
-        _, descriptors, _, _ = socket.recv_fds(line, 64, 3)
+        words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
         if not descriptors:
-            raise namespaces.NamespaceError("its network could not be made; the lines above say why")
+            raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
         tun, way_out, door = descriptors
         helpers = {
             "links": lambda: self._carry(tun, links_at, servers),
@@ -211,7 +212,8 @@ class Agent:
             if pid == keeper:
                 code = os.waitstatus_to_exitcode(status)
                 if code:
-                    raise namespaces.NamespaceError(f"its first process ended with exit code {code}")
+                    words = namespaces.last_words(line)
+                    raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
                 return
             if name := running.pop(pid, None):
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
@@ -306,15 +308,6 @@ class Agent:
         if api_at:
             splicer.listen(api_at, to_api)
         splicer.run()
-
-
-def ask_to_stop(directory: Path) -> bool:
-    """Ask a cluster's head to end it in order. Whether it heard."""
-    spec = ClusterSpec.load(directory.resolve())
-    head = read_json(spec.node_file(HEAD))
-    if not head or "links" not in head:
-        return False
-    return control.ask_to_stop(head["address"], head["links"], (spec.secrets / "link.key").read_bytes())
 
 
 def main(argv: list[str]) -> int:

@@ -20,13 +20,14 @@ from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
 from pinnace.images import registry
 from pinnace.network.door import attend
-from pinnace.network.fabric import SYSCTLS, ip_batch, nft_rules
+from pinnace.network.fabric import ip_batch, nft_rules, sysctls
 from pinnace.network.tun import open_tun
 from pinnace.node import config
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
+from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
-from pinnace.node.runtime import wrapper_script
+from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.spec import API_PORT, read_json, write_json
 from pinnace.storage.directories import Directories
@@ -61,6 +62,8 @@ class Init:
         wake, _ = self._signals()
         self._mounts()
         self._network()
+        if not last_id(Path("/proc/self/uid_map").read_text()):
+            pretend()
         self._services()
         poll = select.poll()
         poll.register(wake, select.POLLIN)
@@ -98,7 +101,7 @@ class Init:
         ranges, index = self.node.cluster.ranges, self.node.index
         tun = open_tun()
         _feed(["ip", "-batch", "-"], ip_batch(ranges, index))
-        for name, value in SYSCTLS.items():
+        for name, value in sysctls(last_id(Path("/proc/self/gid_map").read_text())).items():
             with contextlib.suppress(FileNotFoundError):
                 Path("/proc/sys", name).write_text(value)
         way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
@@ -231,10 +234,11 @@ class Init:
         etcd.chmod(0o700)
         if node.cluster.seed:
             plant(Path(node.cluster.seed), etcd)
-        self._service("etcd", processes.etcd_argv(node, str(etcd)))
-        self._service("kube-apiserver", processes.apiserver_argv(node))
-        self._service("kube-controller-manager", processes.controller_manager_argv(node), waits_for=api)
-        self._service("kube-scheduler", processes.scheduler_argv(node), waits_for=api)
+        self._service("etcd", processes.etcd_argv(node, str(etcd)), essential=True)
+        self._service("kube-apiserver", processes.apiserver_argv(node), essential=True)
+        controllers = processes.controller_manager_argv(node)
+        self._service("kube-controller-manager", controllers, essential=True, waits_for=api)
+        self._service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=api)
         corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
         self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
         late = _after(metrics.DELAY)
@@ -246,6 +250,7 @@ class Init:
         name: str,
         argv: list[str],
         *,
+        essential: bool = False,
         environment: dict[str, str] | None = None,
         waits_for: Callable[[], bool] = lambda: True,
         output: Callable[[Path], int] | None = None,
@@ -256,6 +261,7 @@ class Init:
                 name=name,
                 argv=argv,
                 log=self.logs / f"{name}.log",
+                essential=essential,
                 environment=environment or {},
                 waits_for=waits_for,
                 output=output,

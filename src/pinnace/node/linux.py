@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -23,8 +24,10 @@ MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
 PR_SET_PDEATHSIG = 1
+SECCOMP_SET_MODE_FILTER = 1
 
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
+SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -55,6 +58,13 @@ def umount2(target: str, flags: int = 0) -> None:
 
 def pivot_root(new: str, old: str) -> None:
     _check(_libc.syscall(SYS_PIVOT_ROOT, new.encode(), old.encode()), "pivot_root", new)
+
+
+def seccomp_filter(program: bytes) -> None:
+    """Install a filter of 8-byte instructions; the process must be root of its user namespace."""
+    instructions = ctypes.create_string_buffer(program, len(program))
+    about = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))  # struct sock_fprog
+    _check(_libc.syscall(SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, about), "seccomp")
 
 
 def sethostname(name: str) -> None:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.node.linux import (
@@ -40,12 +42,13 @@ from pinnace.node.scratch import remove, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
+LAST_WORDS = 2048  # bytes that the first process may say when it ends
 SWEEP_LIMIT = 20.0  # seconds
+ONE_USER, MANY_USERS = b"1", b"m"
 WATCHED = {AGENT_GONE, signal.SIGCHLD}
 
 
@@ -64,19 +67,31 @@ def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
     return None
 
 
-def map_ids(pid: int) -> None:
-    """Give a new user namespace root (us) and, from the site's table, the users 1 to 65536."""
+def map_ids(pid: int) -> bytes:
+    """Give a new user namespace root (us) and, if the site's table has them for us, the users 1 to 65536.
+
+    Says which, in the way in which the namespace's first process wants to hear it.
+    """
     uid, gid = os.getuid(), os.getgid()
     user = pwd.getpwuid(uid).pw_name
-    for tool, file, own in (("newuidmap", "/etc/subuid", uid), ("newgidmap", "/etc/subgid", gid)):
-        ids = subordinate_ids(file, user, uid)
-        if ids is None:
-            raise NamespaceError(f"{user} has no entry in {file} on {os.uname().nodename}")
-        begin, count = ids
+    uids, gids = subordinate_ids("/etc/subuid", user, uid), subordinate_ids("/etc/subgid", user, uid)
+    if uids is None or gids is None or not (shutil.which("newuidmap") and shutil.which("newgidmap")):
+        for file, content in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
+            Path(f"/proc/{pid}/{file}").write_text(content)
+        return ONE_USER
+    for tool, own, (begin, count) in (("newuidmap", uid, uids), ("newgidmap", gid, gids)):
         argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, IDS))]
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:
             raise NamespaceError(f"{tool}: {result.stderr.strip()}")
+    return MANY_USERS
+
+
+def last_words(line: socket.socket) -> str:
+    """Why the first process ended, if it could say so."""
+    with contextlib.suppress(OSError):
+        return line.recv(LAST_WORDS, socket.MSG_DONTWAIT).decode(errors="replace")
+    return ""
 
 
 def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, socket.socket]:
@@ -99,8 +114,7 @@ def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, 
     with ready_ours:
         if ready_ours.recv(1) != b"u":
             raise NamespaceError("this host does not allow user namespaces")
-        map_ids(keeper)
-        ready_ours.send(b"m")
+        ready_ours.send(map_ids(keeper))
     return keeper, ours
 
 
@@ -119,8 +133,7 @@ def as_root(work: Callable[[], bool]) -> bool:
     try:
         with ours:
             if ours.recv(1) == b"u":
-                map_ids(child)
-                ours.send(b"m")
+                ours.send(map_ids(child))
     except NamespaceError:
         return False
     finally:
@@ -132,9 +145,11 @@ def _become_root(ready: socket.socket) -> bool:
     """Enter a new user namespace, whose ids the other end of the line has to map. Whether it has."""
     unshare(CLONE_NEWUSER)
     ready.send(b"u")
-    if ready.recv(1) != b"m":
+    users = ready.recv(1)
+    if users not in {ONE_USER, MANY_USERS}:
         return False
-    os.setgroups([])
+    if users == MANY_USERS:
+        os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     return True
@@ -163,9 +178,11 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         try:
             unshare(CLONE_NEWNS)
             inside(line)
-        except BaseException:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - see above
             traceback.print_exc()
             sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                line.send(str(error).encode()[:LAST_WORDS])
             os._exit(1)
         os._exit(0)
     line.close()

@@ -55,6 +55,20 @@ def keeping_read_only(config: dict[str, Any], read_only: Callable[[str], bool]) 
     return config | {"mounts": [mount | {"options": options(mount)} for mount in config.get("mounts", ())]}
 
 
+def with_known_groups(config: dict[str, Any], last_group: int) -> dict[str, Any]:
+    """The same without groups that the node does not know: a terminal's, where the user is the only one."""
+
+    def known(option: str) -> bool:
+        name, _, value = option.partition("=")
+        return name != "gid" or int(value) <= last_group
+
+    mounts = [
+        mount | {"options": [option for option in mount.get("options", ()) if known(option)]}
+        for mount in config["mounts"]
+    ]
+    return config | {"mounts": mounts}
+
+
 def with_ping(config: dict[str, Any], last_group: int) -> dict[str, Any]:
     """The same with echo sockets for every user of a pod, as containerd gives where it is root (see icmp(7)).
 
@@ -84,4 +98,5 @@ def is_read_only(path: str) -> bool:
 if __name__ == "__main__":
     path = Path(sys.argv[1]) / "config.json"
     bundle = keeping_read_only(without_cgroups(json.loads(path.read_text())), is_read_only)
-    path.write_text(json.dumps(with_ping(bundle, last_id(Path("/proc/self/gid_map").read_text()))))
+    last = last_id(Path("/proc/self/gid_map").read_text())
+    path.write_text(json.dumps(with_ping(with_known_groups(bundle, last), last)))

@@ -20,13 +20,24 @@ BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
 STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
 
 
+GIVE_UP = 8  # restarts in a row, about forty seconds, after which a service is beyond help
+
+
+class BeyondHelpError(Exception):
+    """A service without which there is no cluster does not stay up."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A command and the log that its output goes to. ``output`` makes something else to write to (see ``pacing``)."""
+    """A command and the log that its output goes to. Without an ``essential`` one there is no cluster.
+
+    ``output`` makes something else to write to (see ``pacing``).
+    """
 
     name: str
     argv: list[str]
     log: Path
+    essential: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     waits_for: Callable[[], bool] = lambda: True
     output: Callable[[Path], int] | None = None
@@ -90,7 +101,7 @@ class Supervisor:
         self._changed()
 
     def reaped(self, pid: int, status: int) -> Running | None:
-        """Note the end of a child; gives the service, if it was one."""
+        """Note the end of a child; gives the service, if it was one. Raises if there is no use in going on."""
         for running in self.services:
             if running.process and running.process.pid == pid:
                 running.process.returncode = os.waitstatus_to_exitcode(status)
@@ -100,6 +111,11 @@ class Supervisor:
                 running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
                 running.process = None
                 self._changed()
+                if running.service.essential and running.restarts > GIVE_UP:
+                    raise BeyondHelpError(
+                        f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
+                        f"the last with {running.last_end}\n{last_line(running.service.log)}"
+                    )
                 return running
         return None
 
@@ -121,6 +137,12 @@ class Supervisor:
             }
             for running in self.services
         ]
+
+
+def last_line(log: Path) -> str:
+    """What a service said last."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def describe_end(code: int) -> str:
