@@ -33,6 +33,7 @@ from testbed.state import Directories
 
 PROJECT = Path(__file__).parents[1]
 STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
+AT_A_TIME = 12  # jobs: every node that starts takes about a second of one CPU, of which there are few here
 IMAGE = "localhost/pinnace-test/busybox:1"
 JOB = """
 apiVersion: batch/v1
@@ -170,8 +171,9 @@ def kill(site: Site, count: int = 100, kills: int = 50) -> None:
     moments = random.Random(5)  # noqa: S311 - the same in every run
     site.apply("kill", count, "1")
     for number in range(kills):
-        time.sleep(moments.uniform(0.1, 2.5))
-        site.bed.run(["kill", "-KILL", provisioner(site)], on="n1", check=False)
+        pid = provisioner(site)
+        time.sleep(moments.uniform(0.1, 4.0))  # it takes half a second to begin
+        site.bed.run(["kill", "-KILL", pid], on="n1", check=False)
         if number == kills // 2:
             site.bed.restart("slurmctld")
     site.wait_done("kill", 1200)
@@ -196,6 +198,9 @@ def main() -> int:
         install(bed, PROJECT, share=user_root().parent)
         site = Site(bed)
         shutil.copy(build_image("busybox"), site.home / "busybox.tar")
+        (site.home / ".local/share/pinnace").mkdir(parents=True, exist_ok=True)
+        (site.home / ".local/share/pinnace/pods.toml").write_text(f"max_jobs = {AT_A_TIME}\n")
+        site.bed.run(["chown", "-R", "alice:", "/home/alice/.local"], user="root")
         site.run("pinnace", "up", "--pods-as-jobs", "-w", "n1", "--image", "busybox.tar")
         for name in chosen:
             {"latency": latency, "rate": rate, "pending": pending, "kill": kill}[name](site)
