@@ -27,7 +27,7 @@ elastic = ["--cpus-per-task=2", "--mem=1500M"]
 @pytest.fixture(scope="module")
 def mixed(bob: User) -> Iterator[Kubectl]:
     settings = bob.home / ".local/share/pinnace/pods.toml"
-    settings.parent.mkdir(parents=True, exist_ok=True)
+    bob.run("mkdir", "-p", ".local/share/pinnace")
     settings.write_text(SETTINGS)
     try:
         bob.pinnace("up", "--name", "mixed", "-c", "2", "--elastic", "0:2", "--image", "busybox.tar")

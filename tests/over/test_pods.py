@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +44,18 @@ spec:
           image: localhost/pinnace-test/busybox:1
           command: [sh, -c, "trap 'exit 0' TERM; mkdir -p /www && hostname > /www/index.html; httpd -f -h /www & wait"]
           readinessProbe: {httpGet: {path: /, port: 80}, periodSeconds: 1}
+"""
+MANY = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: many}
+spec:
+  completions: 8
+  parallelism: 8
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: "localhost/pinnace-test/busybox:1", command: [sleep, "1"]}]
 """
 
 
@@ -227,3 +241,27 @@ def test_a_pod_whose_host_dies_has_failed(jobs: Kubectl) -> None:
         bed.start_host("n3")
     wait_until("n3 to be back", lambda: bed.nodes().get("n3") in {"idle", "mixed"}, limit=60)
     jobs("delete", "pod", "doomed")
+
+
+def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) -> None:
+    alice = jobs.user
+    host = json.loads((alice.home / ".local/share/pinnace/clusters/jobs/nodes/0.json").read_text())["name"]
+
+    def provisioner() -> list[str]:
+        return alice.run("pgrep", "-f", "pinnace.provisioner.service.*/jobs$", code=None, on=host).stdout.split()
+
+    moments = random.Random(7)  # noqa: S311 - the same in every run
+    jobs.apply(MANY)
+    for number in range(6):
+        wait_until("a provisioner", lambda: bool(provisioner()), limit=LIMIT)
+        time.sleep(moments.uniform(0.1, 3))
+        alice.run("kill", "-KILL", *provisioner(), code=None, on=host)
+        if number == 3:
+            alice.bed.restart("slurmctld")
+    jobs("wait", "--for=condition=complete", "job/many", "--timeout=240s", timeout=300)
+    assert jobs.json("get", "job", "many")["status"]["succeeded"] == 8
+    pods = {pod["metadata"]["name"] for pod in jobs.json("get", "pods", "-l", "job-name=many")["items"]}
+    rows = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobName%60,State").stdout.split("\n")
+    ran = [row.split("|")[0] for row in rows if row.startswith("many-") and "CANCELLED" not in row]
+    assert sorted(ran) == sorted(pods)
+    jobs("delete", "job", "many")
