@@ -76,6 +76,14 @@ def test_no_more_jobs_than_there_is_room_for() -> None:
     assert plan(world(pod(), jobs=[]), Memory(submitting={"uid-one"}), NOW, room=2) == []
 
 
+def test_what_was_submitted_is_not_submitted_again_before_its_mark_or_its_job_can_be_seen() -> None:
+    memory = Memory(marked={"uid-one": NOW - 0.1})
+    assert plan(world(pod(), jobs=[]), memory, NOW, room=5) == []
+    tried_before = world(pod(job=7), jobs=[job(7, JobState.NODE_FAIL)])
+    memory.since["retry 7"] = NOW - 60
+    assert plan(tried_before, memory, NOW, room=5) == []
+
+
 def test_a_mark_without_a_job_is_waited_for_and_then_submitted_again() -> None:
     memory = Memory()
     assert plan(world(pod(marked=True)), memory, NOW, room=5) == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import secrets
 import shlex
 import sys
+import time
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from pinnace.storage.quantity import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from pinnace.provisioner.hands import Kubernetes
     from pinnace.provisioner.reconciling import World
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
     Amounts = dict[str, Decimal]
 
-SETTLE = 12.0  # seconds after our start before anything is submitted: what a dead one of us submitted is seen by then
+SETTLE = 12.0  # seconds after which the last submission of one of us that died is in the queue, or never will be
 PAUSE = 3.0  # seconds between submissions of nodes for the same pods
 LAST = 300  # seconds before a node's time limit at which its pods have to go
 NODE_PODS = 250
@@ -134,10 +137,15 @@ class Elastic:
     slurm: Slurm
     spec: ClusterSpec
     settings: Settings
-    started: float | None = None
+    begun: bool = False
     idle: dict[str, float] = field(default_factory=dict)
     hold: float = 0.0
     largest: Shape | None = None
+
+    @property
+    def stamp(self) -> Path:
+        """A file that is as old as the last submission."""
+        return self.spec.directory / "elastic"
 
     @property
     def options(self) -> list[str]:
@@ -148,15 +156,17 @@ class Elastic:
         provisioning = self.spec.provisioning
         if provisioning is None or world.jobs is None or provisioning.elastic == (0, 0):
             return
-        self.started = now if self.started is None else self.started
+        if not self.begun:
+            self.begun = True
+            with contextlib.suppress(OSError):
+                self.hold = now + max(0.0, SETTLE - (time.time() - self.stamp.stat().st_mtime))
         jobs = [
             job
             for job in world.jobs
             if (claimed(job.comment, self.spec.name) or "").startswith(ELASTIC) and job.state.phase is not Phase.ENDED
         ]
         ending = self._leave(jobs, pods, nodes, now)
-        if now - self.started > SETTLE or not any(is_stuck(pod) for pod in pods.values()) or not jobs:
-            self._join(jobs, ending, pods, nodes, now)
+        self._join(jobs, ending, pods, nodes, now)
 
     def _leave(self, jobs: list[Job], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float) -> set[int]:
         """End what was idle for long enough, and empty what is about to be ended by Slurm. Gives the latter."""
@@ -221,6 +231,7 @@ class Elastic:
     def _submit(self, now: float) -> None:
         claim = f"{ELASTIC}{secrets.token_hex(6)}"
         self.hold = now + PAUSE
+        self.stamp.touch()
         given = flags.parse(shlex.join(self.options))
         asked = shape(self.options, self.largest or Shape(cpus=1, memory=1024))
         options = flags.merge(

@@ -127,6 +127,9 @@ class Memory:
     """What need not survive us. Times are of the monotonic clock."""
 
     submitting: set[str] = field(default_factory=set)
+    marked: dict[str, float] = field(
+        default_factory=dict
+    )  # pod: when its last submission was over, whatever came of it
     submitted: dict[int, float] = field(default_factory=dict)  # job: when sbatch returned
     due: dict[str, float] = field(default_factory=dict)  # pod: not before
     tries: dict[str, int] = field(default_factory=dict)
@@ -146,7 +149,7 @@ class Memory:
 
     def forget(self, pods: set[str], jobs: set[int], now: float) -> None:
         """Keep nothing about what is not there any more."""
-        for mapping in (self.due, self.tries, self.told):
+        for mapping in (self.due, self.tries, self.told, self.marked):
             for uid in [uid for uid in mapping if uid not in pods]:
                 del mapping[uid]
         self.since = {what: when for what, when in self.since.items() if now - when < LONG}
@@ -255,9 +258,9 @@ class _Pass:
         notes = pod["metadata"].get("annotations", {})
         if uid in self.memory.submitting:
             return
-        if MARK not in notes:
+        if MARK not in notes and uid not in self.memory.marked:  # what we did may not have come back to us yet
             yield from self._submit(uid, pod)
-        elif self.world.jobs is not None:
+        elif self.world.jobs is not None and self.world.asked > self.memory.marked.get(uid, 0.0) + SURE:
             jobs = sorted(self.claims.get(uid, ()), key=lambda job: job.id)
             if jobs:
                 yield from self._queued(uid, pod, jobs)
@@ -275,7 +278,7 @@ class _Pass:
         first, *doubles = jobs
         for double in doubles:
             yield Cancel(job=double.id, why=f"job {first.id} is for the same pod")
-        if pod["metadata"]["annotations"].get(NUMBER) != str(first.id):
+        if pod["metadata"].get("annotations", {}).get(NUMBER) != str(first.id):
             yield Number(pod=pod, job=first.id)
         if first.state.phase is Phase.WAITING:
             self.memory.since.pop(f"joining {uid}", None)

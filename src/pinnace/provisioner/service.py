@@ -233,6 +233,8 @@ class Service:
         uid, now = pod["metadata"]["uid"], time.monotonic()
         self.memory.submitting.discard(uid)
         self.next_look = min(self.next_look, now + BUSY)
+        if not isinstance(result, UsageError):
+            self.memory.marked[uid] = now
         if isinstance(result, int):
             self.memory.submitted[result] = now
             return
