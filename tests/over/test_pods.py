@@ -45,6 +45,15 @@ spec:
           command: [sh, -c, "trap 'exit 0' TERM; mkdir -p /www && hostname > /www/index.html; httpd -f -h /www & wait"]
           readinessProbe: {httpGet: {path: /, port: 80}, periodSeconds: 1}
 """
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: here}
+spec:
+  storageClassName: scratch
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+"""
 MANY = """
 apiVersion: batch/v1
 kind: Job
@@ -265,3 +274,50 @@ def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) 
     ran = [row.split("|")[0] for row in rows if row.startswith("many-") and "CANCELLED" not in row]
     assert sorted(ran) == sorted(pods)
     jobs("delete", "job", "many")
+
+
+def test_a_volume_on_the_scratch_of_the_pods_own_node(jobs: Kubectl) -> None:
+    jobs.apply(CLAIM)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "here"}}
+    body = json.loads(manifest("writer", ["sh", "-c", "echo kept > /data/file && cat /data/file"], volumes=[volume]))
+    body["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    jobs.apply(json.dumps(body))
+    wait_for_phase(jobs, "writer", "Succeeded")
+    assert jobs("logs", "writer") == "kept\n"
+    jobs("delete", "pod/writer", "pvc/here")
+
+
+def test_pods_wait_while_the_user_has_as_many_jobs_as_the_site_allows(jobs: Kubectl) -> None:
+    bed, user = jobs.user.bed, jobs.user.name
+    mine = len(jobs.user.run("squeue", "--me", "--noheader").stdout.splitlines())
+
+    def allow(count: int) -> None:
+        modify = ["sacctmgr", "--immediate", "modify", "user", user, "set", f"MaxSubmitJobs={count}"]
+        bed.run(modify, user="root")
+
+    allow(mine + 1)
+    try:
+        for name in ("first", "second"):
+            jobs.apply(manifest(name, ["sleep", "5"]))
+        wait_until(
+            "Slurm's refusal",
+            lambda: "SubmitJob" in events(jobs, "first") + events(jobs, "second"),
+            limit=LIMIT,
+            interval=0.5,
+        )
+        for name in ("first", "second"):
+            wait_for_phase(jobs, name, "Succeeded")
+    finally:
+        allow(-1)
+    jobs("delete", "pod", "first", "second")
+
+
+def test_a_pod_at_its_time_limit_is_ended_in_order(jobs: Kubectl) -> None:
+    jobs.apply(
+        manifest("late", ["sh", "-c", "trap 'echo told; exit 7' TERM; sleep 600 & wait"], metadata=flags("-t 2"))
+    )
+    wait_for_phase(jobs, "late", "Failed")
+    wait_until("Slurm's reason", lambda: status(jobs, "late")["reason"] == "SlurmTimeout", limit=LIMIT, interval=0.5)
+    assert jobs("logs", "late") == "told\n"
+    assert status(jobs, "late")["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+    jobs("delete", "pod", "late")
