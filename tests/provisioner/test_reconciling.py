@@ -114,7 +114,7 @@ def test_a_job_whose_node_does_not_come_is_ended() -> None:
     memory = Memory()
     assert plan(world(pod(job=7), jobs=[job(7)]), memory, NOW, room=5) == []
     found = plan(world(pod(job=7), jobs=[job(7)]), memory, NOW + JOIN_LIMIT + 1, room=5)
-    assert found == [Cancel(job=7, why="its node did not come up")]
+    assert found == [Cancel(job=7, why="its node did not come up", kill=True)]
 
 
 def test_who_cancels_a_job_that_waits_ends_its_pod() -> None:

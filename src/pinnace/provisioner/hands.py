@@ -152,9 +152,9 @@ class Hands:
 
     def do(self, action: Action) -> None:
         match action:
-            case reconciling.Cancel(job=job, why=why):
-                log.info("cancelling job %s: %s", job, why)
-                self.slurm.scancel(job)
+            case reconciling.Cancel(job=job, why=why, kill=kill):
+                log.info("ending job %s: %s", job, why)
+                self.slurm.scancel(job, *(["--signal=KILL", "--full"] if kill else []))
             case reconciling.Tell(pod=pod, text=text):
                 self._tell(pod, text)
             case reconciling.Number(pod=pod, job=job):

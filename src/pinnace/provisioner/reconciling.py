@@ -35,7 +35,7 @@ ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
 ARCHIVE_PORT = 10242  # where ended nodes' logs are read, see node.archive
 SURE = 2.0  # seconds between the moment that we know of a job, and a look at the queue that would show it
 VISIBLE = 10.0  # seconds after which a submission that we did not see the end of is in the queue, or never will be
-JOIN_LIMIT = 120.0  # seconds that a job may run before its node takes the pod
+JOIN_LIMIT = 300.0  # seconds that a job may run before its node takes the pod
 LEAVE_LIMIT = 30.0  # seconds that a job may run after its pod has ended
 LONG = 3600.0  # seconds for which oddities are remembered
 COLD = 60.0  # seconds until nobody has a connection to a node any more that was killed
@@ -49,8 +49,11 @@ class Submit:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
+    """End a job; by killing it where Slurm shall not call it cancelled, which is what users do."""
+
     job: int
     why: str
+    kill: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +290,7 @@ class _Pass:
             if self.memory.told.get(uid) != text:
                 yield Tell(pod=pod, text=text)
         elif self.memory.odd_for(f"joining {uid}", self.now) > JOIN_LIMIT:
-            yield Cancel(job=first.id, why="its node did not come up")
+            yield Cancel(job=first.id, why="its node did not come up", kill=True)
 
     def _lost(self, uid: str, pod: Object, job: int) -> Iterator[Action]:
         """A job that ended before it took its pod. Who cancels a job does not want the pod; the rest is tried again."""
