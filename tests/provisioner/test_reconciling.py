@@ -117,6 +117,18 @@ def test_a_job_whose_node_does_not_come_is_ended() -> None:
     assert found == [Cancel(job=7, why="its node did not come up", kill=True)]
 
 
+def test_a_node_that_has_taken_its_pod_and_does_not_get_ready_is_ended_too() -> None:
+    memory, bound = Memory(), world(pod(job=7, node="job-7"), jobs=[job(7)], nodes=[node("job-7")])
+    assert plan(bound, memory, NOW, room=5) == []
+    assert plan(bound, memory, NOW + JOIN_LIMIT + 1, room=5) == [
+        Cancel(job=7, why="its node did not come up", kill=True)
+    ]
+    ready = node("job-7")
+    ready["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    pulls = world(pod(job=7, node="job-7"), jobs=[job(7)], nodes=[ready])
+    assert plan(pulls, memory, NOW + JOIN_LIMIT + 1, room=5) == []
+
+
 def test_who_cancels_a_job_that_waits_ends_its_pod() -> None:
     body = pod(job=7)
     found = plan(world(body, jobs=[job(7, JobState.CANCELLED)]), Memory(), NOW, room=5)

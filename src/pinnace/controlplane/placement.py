@@ -83,7 +83,7 @@ def provisioner_role() -> list[tuple[str, Object]]:
         {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["pods/status", "nodes/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": [*read, "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": [*read, "create", "patch", "delete"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "patch"]},
         {"apiGroups": ["apps", "batch", "argoproj.io"], "resources": ["*"], "verbs": ["get"]},

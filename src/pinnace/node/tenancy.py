@@ -78,7 +78,7 @@ def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
 
     signal.signal(EVICT, told)
     api = _api(node)
-    pod = _take(api, tenant, node.name)
+    pod = _take(api, tenant, node)
     threading.Thread(target=_follow, args=(node, tenant, news), daemon=True).start()
     if pod and (claims := claim_names(pod)):
         threading.Thread(target=_choose_volumes, args=(node, tenant, claims), daemon=True).start()
@@ -123,14 +123,27 @@ def _api(node: NodeSpec) -> Api:
     return Api(node.cluster.secrets / "provisioner.kubeconfig", server=(head["address"], head["api"]))
 
 
-def _take(api: Api, tenant: Tenant, name: str) -> dict[str, Any] | None:
+def node_object(node: NodeSpec) -> dict[str, Any]:
+    """The node as the API shall know it before its kubelet does: a pod must not be bound to what does not exist."""
+    taints = [taint.rpartition(":") for taint in node.taints]
+    listed = [
+        {"key": what.partition("=")[0], "value": what.partition("=")[2], "effect": effect} for what, _, effect in taints
+    ]
+    labels = {**node.labels, "kubernetes.io/hostname": node.name}
+    metadata = {"name": node.name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": listed}}
+
+
+def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
     """Bind the pod to this node. None if it is not there any more, or has gone elsewhere."""
+    name = node.name
     target = {"apiVersion": "v1", "kind": "Node", "name": name}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": tenant.name, "uid": tenant.uid},
                "target": target}  # fmt: skip
     while True:
         try:
             with contextlib.suppress(ApiError):
+                api.create("/api/v1/nodes", node_object(node))
                 api.request("POST", f"{tenant.path}/binding", binding)
             pod: dict[str, Any] = api.get(tenant.path)
         except ApiError as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import SCHEDULER
 from pinnace.provisioner import ending
 from pinnace.provisioner.translation import claimed
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
     from pinnace.slurm.commands import Job
 
-    Object = dict[str, Any]
+Object = dict[str, Any]
 
 MARK, NUMBER = "pinnace.dev/submitted-at", "pinnace.dev/job"  # annotations of a pod
 JOB_LABEL = "pinnace.dev/job"  # of a node
+NO_NODE: Object = {"status": {}}
 ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
 ARCHIVE_PORT = 10242  # where ended nodes' logs are read, see node.archive
 SURE = 2.0  # seconds between the moment that we know of a job, and a look at the queue that would show it
@@ -230,6 +232,10 @@ class _Pass:
             job = job_of_node(name)
             if job is not None and self._ended(job):
                 yield from self._failed(pod, job)
+            elif job in self.jobs and is_ours(pod) and not is_ready(self.world.nodes.get(name, NO_NODE)):
+                silent = pod["status"].get("phase") == "Pending" and self.memory.odd_for(f"joining {uid}", self.now)
+                if silent and silent > JOIN_LIMIT:
+                    yield Cancel(job=job or 0, why="its node did not come up", kill=True)
         elif not pod["metadata"].get("deletionTimestamp"):
             yield from self._waiting(uid, pod)
 
