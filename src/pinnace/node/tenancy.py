@@ -14,6 +14,7 @@ import contextlib
 import http
 import http.client
 import json
+import os
 import queue
 import signal
 import threading
@@ -124,14 +125,30 @@ def _api(node: NodeSpec) -> Api:
 
 
 def node_object(node: NodeSpec) -> dict[str, Any]:
-    """The node as the API shall know it before its kubelet does: a pod must not be bound to what does not exist."""
+    """The node as the API shall know it before its kubelet registers: Kubernetes deletes pods of nodes that it has not.
+
+    The kubelet admits its first pod by what it finds here, and puts its own figures in place a moment later.
+    """
     taints = [taint.rpartition(":") for taint in node.taints]
     listed = [
         {"key": what.partition("=")[0], "value": what.partition("=")[2], "effect": effect} for what, _, effect in taints
     ]
     labels = {**node.labels, "kubernetes.io/hostname": node.name}
     metadata = {"name": node.name, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": listed}}
+    offer = {
+        "cpu": str(node.share.cpus or os.cpu_count()),
+        "memory": str(node.share.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "ephemeral-storage": "1Ti",
+        "pods": "250",
+    }
+    addresses = [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata,
+        "spec": {"taints": listed},
+        "status": {"capacity": offer, "allocatable": offer, "addresses": addresses},
+    }
 
 
 def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
