@@ -56,6 +56,10 @@ test: check fetch ## All tests, on a real Slurm with the real components (needs 
 demo: setup fetch ## From nothing to a Slurm job over two hosts, on a test bed of its own
 	$(BIN)/python examples/demo.py
 
+.PHONY: conformance
+conformance: setup fetch ## Upstream's conformance tests on a cluster of two nodes, hours; FOCUS=regex SKIP=regex PART=parallel|serial
+	$(BIN)/python -m conformance --focus '$(FOCUS)' --skip '$(SKIP)' $(if $(PART),--part $(PART))
+
 .PHONY: clean
 clean: ## Remove the test bed, if one is left, and everything that is built in this directory
 	if [ -x $(BIN)/testbed ]; then $(BIN)/testbed clean; fi

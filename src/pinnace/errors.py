@@ -8,6 +8,7 @@
     │   └── ToolchainError    something that a build needs is missing on this machine
     ├── SlurmError            Slurm refused, or does not answer; in its own words
     ├── ImageError            an image is damaged, has no name, or is none
+    │   └── RegistryError     a registry cannot be reached, or refuses
     ├── ClusterError          a cluster cannot be started, found or used
     └── NoSpaceError          a file system is full, or too small for what was asked
 
@@ -23,6 +24,7 @@ __all__ = [
     "ImageError",
     "NoSpaceError",
     "PinnaceError",
+    "RegistryError",
     "SlurmError",
     "ToolchainError",
     "UnreachableError",
@@ -69,6 +71,10 @@ class SlurmError(PinnaceError):
 
 class ImageError(PinnaceError):
     """An image is damaged, has no name, or is none."""
+
+
+class RegistryError(ImageError):
+    """A registry cannot be reached, or refuses."""
 
 
 class ClusterError(PinnaceError):

@@ -4,6 +4,7 @@ cluster.json           the same for all nodes, written before the first agent st
 secrets/link.key       the secret of the links
 secrets/…              keys and certificates, kubeconfigs (see controlplane.pki)
 nodes/<index>.json     where a node's links listen and how it is; written by that node's agent
+ending.json            why the cluster ends by itself, if it does
 logs/<node>/…          what every process of a node said
 """
 
@@ -23,6 +24,8 @@ from pinnace.network.addresses import Ranges
 
 HEAD = 0
 API_PORT = 6443  # inside the fabric; on the host it is any free one
+CLOCK_SKEW = 86400.0  # seconds by which a host's clock may be behind: certificates are valid from so long ago
+LIFE = 400 * 86400.0  # seconds for which certificates are valid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,7 @@ class ClusterSpec:
     binds: dict[str, str] = field(default_factory=dict)
     publish: tuple[int, ...] = ()
     provisioning: Provisioning | None = None
+    made: float = 0.0  # when, by the clock of the host that it was submitted from
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -83,6 +87,7 @@ class ClusterSpec:
             "binds": self.binds,
             "publish": list(self.publish),
             "provisioning": asdict(self.provisioning) if self.provisioning else None,
+            "made": self.made,
         }
 
     @staticmethod
@@ -109,6 +114,11 @@ class ClusterSpec:
 
     def node_file(self, index: int) -> Path:
         return self.directory / "nodes" / f"{index}.json"
+
+    @property
+    def ending(self) -> Path:
+        """Why the cluster ends by itself, once it has begun to."""
+        return self.directory / "ending.json"
 
     def logs(self, node: str) -> Path:
         return self.directory / "logs" / node

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from pinnace.network.addresses import CANDIDATES, Ranges, choose, routes
+from pinnace.network.addresses import CANDIDATES, Ranges, choose, parse, routes
 
 RANGES = choose([])
 
@@ -70,3 +71,43 @@ def test_fixed_addresses_lie_in_their_ranges() -> None:
 
 def test_ranges_survive_the_clusters_file() -> None:
     assert Ranges.from_json(RANGES.to_json()) == RANGES
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "room"),
+    [("10.128.0.0/16", 128, 128), ("10.0.0.0/8", 2, 32768), ("192.168.4.0/22", 2, 2), ("172.20.8.0/23", 1, 1)],
+)
+def test_a_network_of_the_users_is_split_into_the_three_ranges(text: str, nodes: int, room: int) -> None:
+    ranges = parse(text, nodes=nodes, occupied=[])
+    assert ranges.room == room
+    assert all(network.subnet_of(IPv4Network(text)) for network in ranges.all)
+    first, second, third = ranges.all
+    assert not first.overlaps(second)
+    assert not second.overlaps(third)
+    assert not first.overlaps(third)
+    assert ranges.services.prefixlen >= 12, "the API server takes no larger range"
+    assert ranges.owner(int(ranges.node(nodes - 1))) == nodes - 1
+    assert ranges.pods_of(nodes - 1).subnet_of(ranges.pods)
+    assert ranges.resolver != ranges.node(nodes - 1)
+    assert ranges.dns in ranges.services
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "message"),
+    [
+        ("ten", 1, "'ten' is no IPv4 network such as 10.128.0.0/16"),
+        ("fd00::/64", 1, "no IPv4 network"),
+        ("10.1.2.3/16", 1, "did you mean 10.1.0.0/16?"),
+        ("10.1.0.0", 1, "10.1.0.0 is an address, not a network such as 10.128.0.0/16"),
+        ("8.8.0.0/16", 1, "not for private use: take a network within 10.0.0.0/8"),
+        ("10.0.0.0/7", 1, "not for private use"),
+        ("127.0.0.0/8", 1, "not for private use"),
+        ("10.1.0.0/24", 1, "too small for 1 node(s): take a /23"),
+        ("10.1.0.0/22", 3, "too small for 3 node(s): take a /21"),
+        ("10.1.0.0/16", 129, "take a /15"),
+        ("10.50.0.0/16", 1, "overlaps with 10.50.0.0/24, which this host has a route to"),
+    ],
+)
+def test_a_network_that_will_not_do_is_refused_with_one_that_would(text: str, nodes: int, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse(text, nodes=nodes, occupied=[IPv4Network("10.50.0.0/24")])

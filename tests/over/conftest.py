@@ -91,7 +91,7 @@ def site(bed: Bed, real_store: Path) -> Bed:
 
 @pytest.fixture(scope="session")
 def alice(site: Bed) -> User:
-    return make_user(site, "alice", "busybox", "nettools", "python")
+    return make_user(site, "alice", "busybox", "grpc", "nettools", "python")
 
 
 @pytest.fixture(scope="session")

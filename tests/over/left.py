@@ -8,17 +8,30 @@ from typing import TYPE_CHECKING
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from over.conftest import User
 
 
+def has_job(user: User) -> bool:
+    return bool(user.run("squeue", "--me", "--noheader").stdout)
+
+
 def assert_nothing_left(user: User) -> None:
-    """No job, process, namespace or file of the user on any compute host."""
-    wait_until("the user's jobs to end", lambda: not user.run("squeue", "--me", "--noheader").stdout, limit=60)
+    """No job, process, namespace or file of the user on any compute host, but unpacked images for the next cluster."""
+    wait_until("the user's jobs to end", lambda: not has_job(user), limit=60)
     for host in ("n1", "n2", "n3"):
         wait_until("the user's processes to end", partial(no_process, user, host), limit=60)
-        pattern = f"pinnace-{user.uid}-*"
-        scratch = user.bed.run(["find", "/tmp", "-maxdepth", "1", "-name", pattern], user="root", on=host).stdout
-        assert not scratch, f"{host}: {scratch}"
+        tmp = user.bed.directories.host(host) / "tmp"
+        left = [path for path in tmp.iterdir() if path.lstat().st_uid in user.uids]
+        assert [path for path in left if path.name != f"pinnace-cache-{user.uid}"] == [], host
+        for path in cached(user, host):
+            assert (path / "closed.json").exists(), f"{host}: {path} was not given back"
+
+
+def cached(user: User, host: str) -> list[Path]:
+    """The directories with unpacked images on a host."""
+    return list((user.bed.directories.host(host) / "tmp" / f"pinnace-cache-{user.uid}").glob("*"))
 
 
 def no_process(user: User, host: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -153,6 +154,24 @@ def test_the_outside_is_reached_over_tcp_and_udp(cluster: Kubectl, clients: dict
     assert tcp == "tcp two\n"
 
 
+def status(cluster: Kubectl) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
+    return about
+
+
+def test_status_tells_of_the_job_and_where_the_api_is(cluster: Kubectl) -> None:
+    about = status(cluster)
+    job = cluster.user.run("squeue", "--me", "--noheader", "--format=%i", "--name=pinnace-shared").stdout.strip()
+    assert (about["name"], about["state"], str(about["job"]), about["hosts"]) == ("shared", "running", job, "n[1-2]")
+    assert re.fullmatch(r"(\d+-)?[\d:]+", about["left"])
+    assert about["api"] in cluster("config", "view", "--minify")
+    table = cluster.user.pinnace("status", cluster.cluster).stdout
+    assert re.search(rf"^JOB +{job}$", table, re.MULTILINE)
+    assert f"API      {about['api']}" in table
+    (row,) = json.loads(cluster.user.pinnace("list", "-o", "json").stdout)
+    assert row["api"] == about["api"]
+
+
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
     names = ("containerd", "registry", "kubelet", "kube-proxy", "usage", "storage")
     everywhere = {(node, name) for node in ("n1", "n2") for name in names}
@@ -161,7 +180,7 @@ def test_status_tells_of_every_component(cluster: Kubectl) -> None:
 
     def all_run() -> bool:
         """Some start only when nobody waits for the first pods any more."""
-        rows = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
+        rows = status(cluster)["services"]
         running = {(row["node"], row["name"]) for row in rows if row["state"] == "running"}
         assert running <= everywhere | head
         return running == everywhere | head
@@ -174,7 +193,7 @@ def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:
     bed.run(["pkill", "-KILL", "-f", "kube-scheduler"], user="root", on="n1")
 
     def restarted() -> bool:
-        rows = json.loads(cluster.user.pinnace("status", cluster.cluster, "-o", "json").stdout)
+        rows = status(cluster)["services"]
         return any(r["name"] == "kube-scheduler" and r["restarts"] == 1 and r["state"] == "running" for r in rows)
 
     wait_until("the scheduler to be back", restarted, limit=60)

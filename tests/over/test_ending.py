@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from over.left import assert_nothing_left
+from over.left import assert_nothing_left, has_job
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def test_a_job_cancelled_at_any_moment_leaves_nothing(bob: User) -> None:
     moments = random.Random(4)  # noqa: S311 - the same ten moments in every run
     for _ in range(10):
         with bob.bed.popen(["pinnace", "run", "-N", "2", "--image", "busybox.tar", name], user="bob") as process:
-            time.sleep(moments.uniform(0.3, 9))
+            wait_until("its job", partial(has_job, bob), limit=60)
+            time.sleep(moments.uniform(0, 8))
             bob.run("scancel", "--me")
             _, messages = process.communicate(timeout=60)
         assert process.returncode != 0

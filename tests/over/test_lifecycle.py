@@ -13,7 +13,7 @@ from testbed.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from over.conftest import Kubectl
+    from over.conftest import Kubectl, User
 
 pytestmark = pytest.mark.bed
 
@@ -25,6 +25,10 @@ HTTPD = "mkdir -p /www; touch /www/alive; httpd -p 8080 -h /www; "
 
 def helper(name: str, script: str, **more: Any) -> Object:
     return {"name": name, "image": image("busybox"), "command": ["sh", "-c", script]} | DATA | more
+
+
+def grpc(*, service: str = "") -> Object:
+    return {"grpc": {"port": 5000, "service": service} if service else {"port": 5000}} | QUICK
 
 
 def objects() -> list[Object]:
@@ -44,6 +48,10 @@ def objects() -> list[Object]:
                 "httpGet": {"path": "/alive", "port": 8080}, "initialDelaySeconds": 1}}),
         pod("live-tcp", "sh", "-c", HTTPD + "sleep 3; killall httpd; sleep 3600",
             container={"livenessProbe": {"tcpSocket": {"port": 8080}, "initialDelaySeconds": 1} | QUICK}),
+        # The server says that it is well while there is a file: see the image.
+        pod("live-grpc", "sh", "-c", "touch /tmp/alive; exec grpc-health 5000", of="grpc",
+            container={"startupProbe": grpc() | {"failureThreshold": 60}, "livenessProbe": grpc()}),
+        pod("gated-grpc", "grpc-health", "5000", of="grpc", container={"readinessProbe": grpc(service="ready")}),
         # Readiness: ready when told so.
         pod("gated", "sh", "-c", HTTPD + "sleep 3600", container={"readinessProbe": exec_ready}),
         service("gated", {"app": "gated"}, {"port": 80, "targetPort": 8080}),
@@ -71,7 +79,8 @@ def objects() -> list[Object]:
 
 
 @pytest.fixture(scope="module")
-def here(cluster: Kubectl) -> Iterator[Namespace]:
+def here(cluster: Kubectl, alice: User) -> Iterator[Namespace]:
+    alice.pinnace("image", "load", "grpc.tar")
     with namespace(cluster, "lifecycle") as here:
         here.create(*objects())
         yield here
@@ -99,6 +108,29 @@ def test_only_a_ready_pod_is_an_endpoint(here: Namespace) -> None:
     wait_until("it to be ready", lambda: ready() == [True], limit=60)
     here.sh("gated", "rm /tmp/ready")
     wait_until("it to rest again", lambda: ready() == [False], limit=60)
+
+
+def test_a_grpc_server_that_is_not_alive_is_restarted(here: Namespace) -> None:
+    wait_until("it to start", lambda: status(here, "live-grpc")["containerStatuses"][0]["started"], limit=60)
+    here.sh("live-grpc", "rm /tmp/alive")
+    wait_until("a restart", lambda: status(here, "live-grpc")["containerStatuses"][0]["restartCount"] > 0, limit=60)
+    events = here("get", "events", "--field-selector=involvedObject.name=live-grpc,reason=Unhealthy")
+    assert "Liveness probe failed" in events
+
+
+def test_a_grpc_service_is_asked_by_its_name(here: Namespace) -> None:
+    def ready() -> bool:
+        return bool(status(here, "gated-grpc")["containerStatuses"][0]["ready"])
+
+    here.wait("pod/gated-grpc", "jsonpath={.status.phase}=Running")
+    here.sh("gated-grpc", "touch /tmp/alive")  # of the service without a name
+    unhealthy = ("get", "events", "--field-selector=involvedObject.name=gated-grpc,reason=Unhealthy", "-o", "name")
+    wait_until("a probe to fail", lambda: bool(here(*unhealthy)), limit=60)
+    assert not ready()
+    here.sh("gated-grpc", "touch /tmp/ready")
+    wait_until("it to be ready", ready, limit=60)
+    here.sh("gated-grpc", "rm /tmp/ready")
+    wait_until("it to rest again", lambda: not ready(), limit=60)
 
 
 def test_a_slow_start_is_not_taken_for_death(here: Namespace) -> None:

@@ -65,6 +65,7 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
         "http": {"addr": HOST, "tls": {"certificate": f"{here}/outside.crt", "key": f"{here}/outside.key"}},
         "auth": {"htpasswd": {"realm": "outside", "path": f"{here}/passwords"}},
     }
+    config["storage"]["maintenance"]["readonly"]["enabled"] = False
     (directory / "config.json").write_text(json.dumps(config))
     binary = next(real_store.glob("distribution/*/*/registry")).relative_to(real_store.parent)
     argv = registry.argv(f"/opt/pinnace/share/pinnace/{binary}", f"{here}/config.json")
@@ -77,10 +78,14 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
     shutil.rmtree(directory)
 
 
-def run(bob: User, *options: str, secrets: str) -> subprocess.CompletedProcess[str]:
+def login() -> str:
     token = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
-    login = base64.b64encode(json.dumps({"auths": {HOST: {"auth": token}}}).encode()).decode()
-    name = bob.write("pull.yaml", JOB % {"login": login, "secrets": secrets, "image": IMAGE})
+    return json.dumps({"auths": {HOST: {"auth": token}}})
+
+
+def run(bob: User, *options: str, secrets: str, image: str = IMAGE) -> subprocess.CompletedProcess[str]:
+    secret = base64.b64encode(login().encode()).decode()
+    name = bob.write("pull.yaml", JOB % {"login": secret, "secrets": secrets, "image": image})
     return bob.run("env", "SSL_CERT_FILE=/home/bob/ca.crt", "pinnace", "run", *options, name, code=None)
 
 
@@ -107,3 +112,18 @@ def test_a_pull_secret_works_beside_loaded_images_and_is_logged_nowhere(bob: Use
         assert token not in content, log
     shutil.rmtree(logs.parent)
     bob.pinnace("image", "rm", f"{HOST}/loaded:1")
+
+
+@pytest.mark.usefixtures("outside")
+def test_what_is_pushed_is_pulled_by_the_next_cluster(bob: User) -> None:
+    bob.pinnace("image", "load", "busybox.tar")
+    image = f"{HOST}/pushed/busybox:2"
+    bob.write("login.json", login(), mode=0o600)
+    shutil.chown(bob.home / "login.json", bob.uid)
+    variables = ["SSL_CERT_FILE=/home/bob/ca.crt", "REGISTRY_AUTH_FILE=/home/bob/login.json"]
+    pushed = bob.run("env", *variables, "pinnace", "image", "push", "localhost/pinnace-test/busybox:1", image)
+    assert pushed.stdout.startswith(f"{HOST}/pushed/busybox@sha256:")
+    (bob.home / "login.json").unlink()
+    result = run(bob, secrets="[{name: login}]", image=image)
+    assert result.returncode == 0, result.stderr
+    assert "from the real registry" in result.stdout

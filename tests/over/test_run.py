@@ -123,9 +123,14 @@ def test_a_dry_run_only_prints(bob: User) -> None:
     [
         (["run", "-p", "nowhere", "hello.yaml"], "invalid partition"),
         (["run", "-N", "99", "hello.yaml"], "more processors requested than permitted"),
+        (["up", "-p", "nowhere"], "invalid partition"),
+        (["up", "-N", "99"], "more processors requested than permitted"),
         (["run", "missing.yaml"], "there is no file missing.yaml"),
         (["up", "--name", "Not_A_Name"], "cannot be the name of a cluster"),
         (["down", "unknown"], "there is no cluster 'unknown'"),
+        (["run", "--network", "10.50.0.0/16", "hello.yaml"], "overlaps with 10.50.0.0/24, which this host has"),
+        (["run", "--until", "soon", "hello.yaml"], "--until soon: neither a duration nor a condition"),
+        (["run", "--wait-limit", "30", "hello.yaml"], "'30' is no duration such as 90s"),
     ],
 )
 def test_bad_input_is_answered_at_once(bob: User, argv: list[str], message: str) -> None:
@@ -133,6 +138,9 @@ def test_bad_input_is_answered_at_once(bob: User, argv: list[str], message: str)
     result = bob.pinnace(*argv, code=None, timeout=30)
     assert result.returncode != 0
     assert message in result.stderr.lower() or message in result.stderr, result.stderr
+    if "requested" in message or "partition" in message:
+        assert "`sinfo` shows partitions, their nodes and limits" in result.stderr
+        assert "Nothing was heard" not in result.stderr
     assert not bob.pinnace("list", "-o", "name").stdout
 
 

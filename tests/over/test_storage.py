@@ -122,7 +122,7 @@ def sh(kubectl: Kubectl, name: str, script: str) -> str:
 
 def storage_restarts(kubectl: Kubectl) -> int:
     """How often the head's provisioner was restarted, once it runs again."""
-    rows = json.loads(kubectl.user.pinnace("status", kubectl.cluster, "-o", "json").stdout)
+    rows = json.loads(kubectl.user.pinnace("status", kubectl.cluster, "-o", "json").stdout)["services"]
     return next((r["restarts"] for r in rows if r["name"] == "storage" and r["state"] == "running"), -1)
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 NAME = "localhost/test/tiny:1"
 
 
-def oci_tar(path: Path, name: str = NAME, content: bytes = b"content") -> Path:
+def oci_tar(path: Path, name: str = NAME, content: bytes = b"content", level: int = 1) -> Path:
     binary = path.parent / "binary"
     binary.write_bytes(content)
-    path.write_bytes(one_binary_image(binary, name, "amd64"))
+    path.write_bytes(one_binary_image(binary, name, "amd64", level))
     return path
 
 
@@ -36,6 +36,32 @@ def change(tar: Path, changes: dict[str, bytes | None]) -> Path:
     files |= {name: data for name, data in changes.items() if data is not None}
     write_tar(tar, {name: data for name, data in files.items() if changes.get(name, b"") is not None})
     return tar
+
+
+def with_environment(tar: Path, target: Path, **variables: str) -> Path:
+    """The same image with variables in its environment. It has the same layers and another digest."""
+    with tarfile.open(tar) as archive:
+        files = {member.name: stream.read() for member in archive if (stream := archive.extractfile(member))}
+
+    def put(content: dict[str, Any]) -> dict[str, Any]:
+        data = json.dumps(content).encode()
+        files[f"blobs/{digest_of(data).replace(':', '/')}"] = data
+        return {"digest": digest_of(data), "size": len(data)}
+
+    def get(descriptor: dict[str, Any]) -> Any:
+        return json.loads(files[f"blobs/{descriptor['digest'].replace(':', '/')}"])
+
+    index = json.loads(files["index.json"])
+    manifest = get(index["manifests"][0])
+    config = get(manifest["config"])
+    config["config"]["Env"] = [
+        *config["config"].get("Env", ()),
+        *(f"{key}={value}" for key, value in variables.items()),
+    ]
+    manifest["config"] |= put(config)
+    index["manifests"][0] |= put(manifest)
+    files["index.json"] = json.dumps(index).encode()
+    return write_tar(target, files)
 
 
 def names_in(tar: Path) -> list[str]:

@@ -56,6 +56,7 @@ def job(number: int, state: JobState = JobState.RUNNING, *, uid: str = "uid-one"
         nodes="n1",
         partition="main",
         time_left="59:00",
+        time_limit="1:00:00",
         time_used="1:00",
         node_count="1",
         comment=f"pinnace:{CLUSTER}:{uid}:default/one",

@@ -8,13 +8,27 @@ from pinnace.slurm.states import JobState, Phase
 
 
 def test_a_line_of_squeue_becomes_a_job() -> None:
-    fields = ["12", "pinnace-a", "PENDING", "Resources", "2026-11-15T10:00:00", "", "main", "10:00", "0:00", "2", "c"]
+    fields = [
+        "12",
+        "pinnace-a",
+        "PENDING",
+        "Resources",
+        "2026-11-15T10:00:00",
+        "",
+        "main",
+        "10:00",
+        "20:00",
+        "0:00",
+        "2",
+        "c",
+    ]
     job = parse_job("\x1f".join(fields))
     assert (job.id, job.state, job.reason, job.start, job.comment) == (12, "PENDING", "Resources", fields[4], "c")
+    assert (job.time_left, job.time_limit) == ("10:00", "20:00")
 
 
 def test_what_squeue_does_not_know_is_empty() -> None:
-    job = parse_job("7_3|n|RUNNING|None|N/A|n1|main|1|1|1|(null)".replace("|", "\x1f"))
+    job = parse_job("7_3|n|RUNNING|None|N/A|n1|main|1|2|1|1|(null)".replace("|", "\x1f"))
     assert (job.id, job.start, job.comment) == (7, "", "")
 
 

@@ -9,9 +9,12 @@ from typing import NoReturn
 import click
 
 from pinnace import __version__
-from pinnace.cli.clusters import COMMANDS
+from pinnace.cli import clusters, showing
+from pinnace.cli.completion import completion
+from pinnace.cli.doctor import doctor
 from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
+from pinnace.cli.interruption import terminate_on_signals
 from pinnace.cli.output import OutputFormat, fail, output_option, show
 from pinnace.components.manifest import manifest
 from pinnace.errors import PinnaceError
@@ -37,16 +40,16 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, *COMMANDS):
+for command in (fetch, image, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
     pinnace.add_command(command)
 
 
 def main() -> NoReturn:
     """Run the command. Every failure that we know is one message; the others are bugs, and show themselves."""
-    signal.signal(signal.SIGTERM, _terminate)
+    terminate_on_signals()
     debug = "--debug" in sys.argv
     try:
-        pinnace(standalone_mode=False)
+        pinnace(prog_name="pinnace", standalone_mode=False)
     except click.ClickException as error:
         if debug:
             raise
@@ -66,9 +69,3 @@ def main() -> NoReturn:
         sys.stderr.close()  # whoever read us has gone; Python would complain when it flushes
         sys.exit(1)
     sys.exit(0)
-
-
-def _terminate(signum: int, _frame: object) -> None:
-    """Unwind as on Ctrl-C, so that nothing half-done stays behind."""
-    signal.signal(signum, signal.SIG_IGN)
-    raise SystemExit(128 + signum)

@@ -1,4 +1,4 @@
-"""The commands of a cluster's life: up, run, list, status, down, and the ways into it."""
+"""The commands of a cluster's life: up, run, down, and the ways into it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,37 @@ import os
 import secrets
 import shlex
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from pinnace.cli.output import OutputFormat, Steps, output_option, show
+from pinnace.cli.durations import wait_limit_option
+from pinnace.cli.interruption import run_script, uninterrupted
+from pinnace.cli.naming import complete_names, name_argument, pick, which_option
+from pinnace.cli.output import Steps
 from pinnace.cli.provisioning import provisioning, provisioning_options
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.collecting import Collector
-from pinnace.cluster.directory import Directory, all_clusters
+from pinnace.cluster.directory import Directory
 from pinnace.cluster.kubeconfig import merge, unmerge
+from pinnace.cluster.until import Reached, Until
 from pinnace.cluster.workload import Workload
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+DEFAULT = "default"  # the name that `up` gives
 MANIFESTS = {".yaml", ".yml", ".json"}
 FILE = click.Path(exists=True, path_type=Path)
 
-name_option = click.option("--name", help="Name of the cluster; one is made up without.")
+name_option = click.option("--name", help="Name of the cluster; one is made up without.", shell_complete=complete_names)
 image_option = click.option(
     "--image",
     "images",
@@ -47,21 +53,14 @@ publish_option = click.option(
     metavar="PORT",
     help="Let every host offer this port to the outside, leading to the NodePort of the same number (repeat).",
 )
+network_option = click.option(
+    "--network",
+    metavar="CIDR",
+    help="Take the addresses of pods, Services and nodes from this network, such as 10.128.0.0/16. "
+    "Without, from one that this host has no route to.",
+)
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
-
-
-def pick(name: str | None) -> Cluster:
-    """The cluster that is meant: the named one, or the only one."""
-    if name:
-        return Cluster.existing(name)
-    clusters = all_clusters()
-    if len(clusters) != 1:
-        names = ", ".join(cluster.name for cluster in clusters)
-        if not clusters:
-            raise ClusterError("you have no cluster", hint="Start one with `pinnace up`.")
-        raise UsageError("you have several clusters: say which", hint=f"One of {names}.")
-    return Cluster.existing(clusters[0].name)
 
 
 @click.command()
@@ -69,9 +68,16 @@ def pick(name: str | None) -> Cluster:
 @slurm_options
 @image_option
 @publish_option
+@network_option
 @provisioning_options
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
-@click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
+@click.option(
+    "--wait/--no-wait",
+    default=None,
+    help="Return when the cluster is ready (so it is without either), or once the job is submitted. "
+    "--wait with the --name of a cluster that was started before waits for that one.",
+)
+@wait_limit_option
 @retain_option
 @dry_option
 @click.pass_context
@@ -81,21 +87,29 @@ def up(
     name: str | None,
     images: tuple[Path, ...],
     publish: tuple[int, ...],
+    network: str | None,
     pods_as_jobs: bool,
     elastic: tuple[int, int] | None,
     local: bool,
-    no_wait: bool,
+    wait: bool | None,
+    wait_limit: float | None,
     retain: bool,
     dry_run: bool,
 ) -> None:
     """Start a cluster in a job of its own, and return when it is ready."""
+    if wait and Directory.named(name or DEFAULT).path.is_dir():
+        _wait_for_existing(context, wait_limit)
+        return
+    if local and wait is False:
+        raise UsageError("--local with --no-wait: that cluster would end at once, because it ends with this command")
     cluster = Cluster(
-        name or "default",
+        name or DEFAULT,
         nodes=node_count(context),
         options=given_options(context),
         place=Place.LOCAL if local else Place.BATCH,
         images=images,
         publish=publish,
+        network=network,
         provisioning=provisioning(context, pods_as_jobs=pods_as_jobs, elastic=elastic),
         retain=retain,
     )
@@ -108,17 +122,46 @@ def up(
     with steps.step("submitted") as step:
         cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
         step.text = "started here" if local else f"submitted job {cluster.job_id}"
-    if no_wait:
+    if wait is False:
+        click.echo(f"Next: pinnace up --wait --name {cluster.name}", err=True)
         return
     with _undone_on_failure(cluster), steps.step("cluster is ready") as step:
-        cluster.wait_ready(step.say)
+        cluster.wait_ready(step.say, wait_limit)
+    _say_ready(cluster)
+    if local:
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    cluster.check_alive()
+                    time.sleep(0.2)
+        finally:
+            with uninterrupted():
+                unmerge(cluster.name)
+                cluster.down()
+
+
+def _say_ready(cluster: Cluster) -> None:
     merge(cluster.kubeconfig)
     click.echo(f"The current context is pinnace-{cluster.name}. Next: kubectl get nodes", err=True)
-    if local:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
-        unmerge(cluster.name)
-        cluster.down()
+
+
+def _wait_for_existing(context: click.Context, limit: float | None) -> None:
+    """Wait for a cluster that somebody else has started; it is not ours to end if the wait is in vain."""
+    given = {
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in {"name", "wait", "wait_limit"}
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    }
+    cluster = Cluster.existing(context.params["name"] or DEFAULT)
+    if given:
+        raise UsageError(
+            f"the cluster {cluster.name} was started before: it is too late for {', '.join(sorted(given))}",
+            hint=f"Wait for it with `pinnace up --wait --name {cluster.name}`, or choose another --name.",
+        )
+    with Steps().step("cluster is ready") as step:
+        cluster.wait_ready(step.say, limit)
+    _say_ready(cluster)
 
 
 @click.command()
@@ -128,11 +171,18 @@ def up(
 @slurm_options
 @image_option
 @publish_option
+@network_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
+@wait_limit_option
 @click.option(
     "--output-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Also collect the logs of all containers, and the events, in this directory.",
+)
+@click.option(
+    "--until",
+    metavar="DURATION|KIND/NAME=CONDITION",
+    help="End then, with exit code 0: after 30m, or once deployment/web=Available. For what never ends by itself.",
 )
 @retain_option
 @dry_option
@@ -145,17 +195,24 @@ def run(
     name: str | None,
     images: tuple[Path, ...],
     publish: tuple[int, ...],
+    network: str | None,
     local: bool,
+    wait_limit: float | None,
     output_dir: Path | None,
+    until: str | None,
     retain: bool,
     dry_run: bool,
 ) -> None:
     """Start a cluster, run a manifest or a script in it, and end it.
 
-    The logs of all containers come to stdout as they are written. The exit code is the workload's.
+    The logs of all containers come to stdout as they are written. The exit code is the workload's. Jobs and pods end by
+    themselves; a workload of Deployments and the like stays until --until, or until it is interrupted.
     """
     if workload != "-" and not Path(workload).exists():
         raise UsageError(f"there is no file {workload}")
+    if until and is_script(workload):
+        raise UsageError("--until is for manifests: a script ends by itself")
+    enough = Until.parse(until) if until else None
     cluster = Cluster(
         name,
         nodes=node_count(context),
@@ -163,41 +220,49 @@ def run(
         place=Place.LOCAL if local else None,
         images=images,
         publish=publish,
+        network=network,
         retain=retain,
     )
     if dry_run:
         click.echo(shlex.join(cluster.command()))
         return
     steps = Steps()
-    if _is_manifest(workload):
-        collector = Collector(output_dir) if output_dir else None
-        manifest = Manifest(cluster, workload, steps, collector)
-        sys.exit(_run_in(cluster, steps, manifest.run, early=manifest.offer))
+    if is_script(workload):
 
-    def script() -> int:
-        argv = [str(Path(workload).absolute()), *arguments]
-        return subprocess.run(argv, env=os.environ | cluster.environment(), check=False).returncode
+        def script() -> int:
+            return run_script([str(Path(workload).absolute()), *arguments], os.environ | cluster.environment())
 
-    sys.exit(_run_in(cluster, steps, script))
+        sys.exit(_run_in(cluster, steps, script, limit=wait_limit))
+    manifest = Manifest(cluster, workload, steps, Collector(output_dir) if output_dir else None, until=enough)
+    sys.exit(_run_in(cluster, steps, manifest.run, early=manifest.offer, limit=wait_limit))
 
 
-def _is_manifest(file: str) -> bool:
-    return file == "-" or Path(file).suffix in MANIFESTS or Path(file).is_dir()
+def is_script(file: str) -> bool:
+    return file != "-" and Path(file).suffix not in MANIFESTS and not Path(file).is_dir()
 
 
 def _run_in(
-    cluster: Cluster, steps: Steps, work: Callable[[], int], *, early: Callable[[], None] = lambda: None
+    cluster: Cluster,
+    steps: Steps,
+    work: Callable[[], int],
+    *,
+    early: Callable[[], None] = lambda: None,
+    limit: float | None = None,
 ) -> int:
     """Start a cluster, do the work, and end the cluster, whatever happens. ``early`` is done once the API answers."""
     cluster.start()  # undoes itself if it fails: a cluster of the same name is not ours to end
+    begin = time.monotonic()
     try:
         with steps.step("cluster is ready") as step:
-            cluster.wait_for_api(step.say)
+            cluster.wait_for_api(step.say, limit)
             early()
-            cluster.wait_ready(step.say)
-        return work()
+            cluster.wait_ready(step.say, None if limit is None else limit - (time.monotonic() - begin))
+        code = work()
+        if code:
+            cluster.check_time()  # a workload that was cut short has an exit code, but that is not why
+        return code
     finally:
-        with steps.step("cluster has ended"):
+        with uninterrupted(), steps.step("cluster has ended"):
             cluster.down()
 
 
@@ -225,7 +290,7 @@ def run_workload(context: click.Context, *, script: Path, name: str | None, imag
 
     def work() -> int:
         environment = os.environ | cluster.environment() | ksi.environment(cluster, port)
-        return subprocess.run(["bash", str(script)], env=environment, check=False).returncode
+        return run_script(["bash", str(script)], environment)
 
     sys.exit(_run_in(cluster, Steps(), work))
 
@@ -238,11 +303,14 @@ def free_port() -> int:
 class Manifest:
     """A manifest to run: offered while the cluster starts, so that its pods wait for nothing but nodes."""
 
-    def __init__(self, cluster: Cluster, file: str, steps: Steps, collector: Collector | None) -> None:
+    def __init__(
+        self, cluster: Cluster, file: str, steps: Steps, collector: Collector | None, *, until: Until | None
+    ) -> None:
         self._cluster = cluster
         self._file = file
         self._steps = steps
         self._collector = collector
+        self._until = until
         self._workload: Workload | None = None
 
     def offer(self) -> None:
@@ -257,7 +325,10 @@ class Manifest:
                 self._workload = Workload(self._cluster.kubeconfig, self._cluster.kubectl)
                 self._workload.apply(self._file)
         try:
-            return self._workload.follow(self._line, self._cluster.check_alive)
+            if self._until is None:
+                return self._workload.follow(self._line, self._cluster.check_alive)
+            with Reached(self._until, self._workload, self._cluster.check_alive) as reached:
+                return self._workload.follow(self._line, self._cluster.check_alive, reached)
         except KeyboardInterrupt:
             click.echo("interrupted: ending the workload in order", err=True)
             return 128 + signal.SIGINT
@@ -277,49 +348,13 @@ def _undone_on_failure(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(ClusterError):
+        with uninterrupted(), contextlib.suppress(ClusterError):
             cluster.down()
         raise
 
 
-@click.command(name="list")
-@output_option
-def list_clusters(output: OutputFormat) -> None:
-    """Show your clusters."""
-    rows = [_row(Cluster.existing(directory.name)) for directory in all_clusters()]
-    show(rows, output, columns=("name", "state", "job", "nodes", "hosts", "left"))
-
-
-def _row(cluster: Cluster) -> dict[str, Any]:
-    job = cluster.job()
-    return {
-        "name": cluster.name,
-        "state": (job.state.lower() if job else "gone"),
-        "job": cluster.job_id or "-",
-        "nodes": cluster.nodes,
-        "hosts": (job.nodes if job else "") or "-",
-        "left": (job.time_left if job else "") or "-",
-        "reason": job.reason if job else "",
-    }
-
-
 @click.command()
-@click.argument("name", required=False)
-@output_option
-def status(name: str | None, output: OutputFormat) -> None:
-    """Show what runs on every node of a cluster."""
-    cluster = pick(name)
-    rows = []
-    for index in range(cluster.nodes):
-        report = cluster.directory.services(index) or {"name": f"node {index}", "services": []}
-        rows += [
-            {"node": report["name"], **service, "last": service["last_end"] or "-"} for service in report["services"]
-        ]
-    show(rows, output, columns=("node", "name", "state", "restarts", "last"))
-
-
-@click.command()
-@click.argument("name", required=False)
+@name_argument
 def down(name: str | None) -> None:
     """End a cluster in order: pods get their grace period, then nothing is left."""
     cluster = pick(name)
@@ -329,14 +364,14 @@ def down(name: str | None) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@name_argument
 def kubeconfig(name: str | None) -> None:
     """Print a cluster's kubeconfig."""
     click.echo(pick(name).kubeconfig.read_text())
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--name", help="Name of the cluster.")
+@which_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def kubectl(name: str | None, words: tuple[str, ...]) -> None:
     """Run kubectl with a cluster's kubeconfig."""
@@ -345,7 +380,7 @@ def kubectl(name: str | None, words: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@name_argument
 def shell(name: str | None) -> None:
     """Open a shell in which kubectl uses a cluster."""
     cluster = pick(name)
@@ -355,7 +390,7 @@ def shell(name: str | None) -> None:
 
 
 @click.command(name="port-forward", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--name", help="Name of the cluster.")
+@which_option
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="TYPE/NAME [LOCAL:]REMOTE...")
 def port_forward(name: str | None, words: tuple[str, ...]) -> None:
     """Bring a port of a pod or Service to this machine; kubectl's own command."""
@@ -365,7 +400,7 @@ def port_forward(name: str | None, words: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.option("--name", help="Name of the cluster.")
+@which_option
 @click.option("-n", "--namespace", default="default", show_default=True)
 @click.argument("service")
 def url(name: str | None, namespace: str, service: str) -> None:
@@ -374,16 +409,4 @@ def url(name: str | None, namespace: str, service: str) -> None:
         click.echo(address)
 
 
-@click.command()
-@click.argument("name", required=False)
-@click.argument("service", required=False)
-def logs(name: str | None, service: str | None) -> None:
-    """Print the logs of a cluster's components (all, or those of one)."""
-    directory = Directory.existing(name) if name else pick(None).directory
-    pattern = f"{service}.log" if service else "*.log"
-    for log in sorted((directory.path / "logs").rglob(pattern)):
-        click.echo(f"==> {log.relative_to(directory.path / 'logs')} <==")
-        click.echo(log.read_text(errors="replace"))
-
-
-COMMANDS = (up, run, run_workload, list_clusters, status, down, kubeconfig, kubectl, shell, port_forward, url, logs)
+COMMANDS = (up, run, run_workload, down, kubeconfig, kubectl, shell, port_forward, url)

@@ -52,14 +52,36 @@ def show(rows: Sequence[dict[str, Any]], output: OutputFormat, *, columns: Seque
             click.echo("   ".join(cells).rstrip())
 
 
+def show_one(
+    about: dict[str, Any], output: OutputFormat, *, table: tuple[str, Sequence[dict[str, Any]], Sequence[str]]
+) -> None:
+    """Print one thing on stdout: a line per field, then the table of its parts. JSON and YAML have it in one object."""
+    name, rows, columns = table
+    if output is OutputFormat.JSON:
+        click.echo(json.dumps(about | {name: list(rows)}, indent=2))
+    elif output is OutputFormat.YAML:
+        click.echo(yaml.safe_dump(about | {name: list(rows)}, sort_keys=False), nl=False)
+    elif output is OutputFormat.NAME:
+        click.echo(about["name"])
+    else:
+        width = max(map(len, about)) + 3
+        for field, value in about.items():
+            if value not in {"", "-"}:
+                click.echo(f"{field.upper():{width}}{value}")
+        if rows:
+            click.echo()
+            show(rows, output, columns=columns)
+
+
 def fail(message: str, *, hint: str = "") -> None:
     """Say what went wrong and what to do about it."""
-    click.echo(f"{_paint('✗', 'red')} {message}", err=True)
+    click.echo(f"{painted('✗', 'red')} {message}", err=True)
     if hint:
         click.echo(hint, err=True)
 
 
-def _paint(text: str, colour: str) -> str:
+def painted(text: str, colour: str) -> str:
+    """A coloured sign, where colours are wanted."""
     return text if "NO_COLOR" in os.environ else click.style(text, fg=colour)
 
 
@@ -99,7 +121,7 @@ class Progress:
 
     def _line(self, mark: str, colour: str, label: str, text: str) -> None:
         self.clear()
-        click.echo(f"{_paint(mark, colour)} {_joined(label, text)}", err=True)
+        click.echo(f"{painted(mark, colour)} {_joined(label, text)}", err=True)
 
     def clear(self) -> None:
         """Take the moving line away."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import http.client
+import math
 import os
 import secrets
 import signal
@@ -23,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.cluster import launching
-from pinnace.cluster.directory import Directory, Run, verified_binaries
+from pinnace.cluster.directory import Directory, Run, find_ranges, need_room, verified_binaries
+from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
@@ -32,22 +34,27 @@ from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
 from pinnace.node.stopping import ask_to_stop
 from pinnace.provisioner.translation import claimed
-from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
 from pinnace.spec import HEAD, ClusterSpec
 from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     from pinnace.slurm.commands import Job
     from pinnace.spec import Provisioning
 
-POLL = 0.05  # seconds between looks at files and processes; Slurm itself is asked once a second
+POLL = 0.05  # seconds between looks at files and processes
+SLURM_PAUSE = 1.0  # seconds between questions to Slurm
 START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
 END_LIMIT = 60.0  # seconds; a drain takes 25 at most
+VERDICT_LIMIT = 10.0  # seconds in which Slurm has to say how a job has ended
+BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
+FULL = 1 << 20  # bytes; a file system with fewer has cut something short
 TAIL = 15
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Report = Callable[[str], None]
 
@@ -74,6 +81,7 @@ class Cluster:
         images: Iterable[Path] = (),
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
+        network: str | None = None,
         provisioning: Provisioning | None = None,
         retain: bool = False,
     ) -> None:
@@ -85,31 +93,46 @@ class Cluster:
         self.images = list(images)
         self.binds = binds or {}
         self.publish = tuple(publish)
+        self.network = network
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
+        self._found = False  # started before, by another process
+        self._was_ready = False
+        self._asked = -math.inf  # when Slurm was asked last whether the job runs
 
     @staticmethod
     def existing(name: str) -> Cluster:
         """A cluster that was started before, perhaps by another process."""
         cluster = Cluster(name)
         cluster.directory = Directory.existing(name)
+        cluster._found = True
         run = cluster.directory.run
         cluster.nodes = run.nodes if run else 1
+        if run and run.local:
+            cluster.place = Place.LOCAL
         return cluster
 
     # --- starting -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Make the directory and submit; does not wait for anything."""
+        ranges = find_ranges(self.network, self.nodes)
         self.directory.create(
-            verified_binaries(), binds=self.binds, publish=self.publish, provisioning=self.provisioning
+            verified_binaries(),
+            ranges=ranges,
+            binds=self.binds,
+            publish=self.publish,
+            provisioning=self.provisioning,
         )
         try:
             self.directory.add_images(self.images)
-            self._launch()
+            with held_signals():  # between a job's submission and our note of it, nobody may interrupt us
+                self._launch()
         except BaseException:
+            if self.directory.run:
+                self._end()
             self.directory.remove()
             raise
 
@@ -129,9 +152,10 @@ class Cluster:
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is ours to handle: the cluster ends in order
-                preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
+                preexec_fn=_become_child,  # noqa: PLW1509 - there are no threads
             )
-        self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes))
+        local = self.place is Place.LOCAL
+        self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes, local=local))
 
     def command(self) -> list[str]:
         """What starts the agents, for a cluster that ends with us."""
@@ -147,20 +171,24 @@ class Cluster:
         """What ``sbatch`` would get."""
         return launching.cluster_script(self.name, self.directory.path, self.options)
 
-    def wait_for_api(self, report: Report = lambda _text: None) -> Path:
-        """Until the API answers, with nodes or without. Gives the kubeconfig, and says what it waits for."""
-        head = self._wait_for_head(report)
-        kubeconfig = self.directory.write_kubeconfig(f"https://{head['address']}:{head['api']}")
+    def wait_for_api(self, report: Report = lambda _text: None, limit: float | None = None) -> Path:
+        """Until the API answers, with nodes or without, or for ``limit`` seconds. Gives the kubeconfig.
+
+        Says what it waits for.
+        """
+        give_up = time.monotonic() + (math.inf if limit is None else limit)
+        kubeconfig = self.directory.write_kubeconfig(self._wait_for_head(report, give_up))
         deadline = time.monotonic() + START_LIMIT
         api = Api(kubeconfig, timeout=5.0)
         while self._ready_nodes(api) is None:
-            self._check_start(deadline, "its API does not answer")
+            self._check_start(deadline, give_up, "its API does not answer")
             time.sleep(POLL)
         return kubeconfig
 
-    def wait_ready(self, report: Report = lambda _text: None) -> None:
-        """Until all nodes are ready for pods. Says what it waits for."""
-        api = Api(self.wait_for_api(report), timeout=5.0)
+    def wait_ready(self, report: Report = lambda _text: None, limit: float | None = None) -> None:
+        """Until all nodes are ready for pods, or for ``limit`` seconds. Says what it waits for."""
+        give_up = time.monotonic() + (math.inf if limit is None else limit)
+        api = Api(self.wait_for_api(report, limit), timeout=5.0)
         deadline = time.monotonic() + START_LIMIT
         said = -1
         while True:
@@ -169,18 +197,23 @@ class Cluster:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
             if ready == self.nodes and self._controllers_work(api) and self._decides(api):
+                self._was_ready = True
                 return
-            self._check_start(deadline, f"{ready or 0} of {self.nodes} nodes")
+            self._check_start(deadline, give_up, f"{ready or 0} of {self.nodes} nodes")
             time.sleep(POLL)
 
-    def _check_start(self, deadline: float, state: str) -> None:
-        """Raise if there is no use in waiting any longer."""
+    def _check_start(self, deadline: float, give_up: float, state: str) -> None:
+        """Raise if there is no use in waiting any longer, or no wish to."""
         self.check_alive()
+        self.check_time()
         self._check_nodes()
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}",
-                hint=f"Its logs are in {self.directory.path / 'logs'}.",
+                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}", hint=self._where_logs()
+            )
+        if time.monotonic() > give_up:
+            raise ClusterError(
+                f"the cluster was not ready within the limit: {state}", hint="Give it more time with --wait-limit."
             )
 
     @staticmethod
@@ -211,42 +244,80 @@ class Cluster:
             return False
         return bool(made["spec"]["schedulerName"] == SCHEDULER)
 
-    def _wait_for_head(self, report: Report) -> dict[str, Any]:
+    def _wait_for_head(self, report: Report, give_up: float) -> str:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
         said, asked = "", 0.0
         while True:
-            head = self.directory.node(0)
             self._check_nodes()
-            if head:
-                return head
+            if address := self.api_address:
+                return address
             self.check_alive()
-            if self.place is not Place.LOCAL and time.monotonic() - asked > 1.0:
+            if self.place is not Place.LOCAL and time.monotonic() - asked > SLURM_PAUSE:
                 asked = time.monotonic()
                 job = self.job()
                 text = describe_pending(job) if job and job.state.phase is Phase.WAITING else ""
                 if text and text != said:
                     report(text)
                     said = text
+            if time.monotonic() > give_up:
+                raise ClusterError(
+                    f"the cluster {self.name} was not started within the limit: {said or 'its job has only begun'}",
+                    hint="Give it more time with --wait-limit, or ask Slurm for less.",
+                )
             time.sleep(POLL)
 
     def check_alive(self) -> None:
-        """Raise if what runs the cluster has ended, or its head says that it cannot go on."""
+        """Raise if what runs the cluster has ended, or its head says that it cannot go on; and say why."""
         self._check_node(HEAD)
+        if not self._runs():
+            self._check_nodes()  # one may have said it with its last breath
+            self.check_time()
+            job = self._ended_job()
+            silent = not self.directory.heard
+            if silent and job is None and self.place is Place.INTERACTIVE and self._process:
+                raise SlurmError(f"Slurm did not take the job\n{self.tail()}", hint=REFUSED)
+            message, hint = describe_end(self.name, job, ready=self._was_ready)
+            if silent and (self.place is Place.ALLOCATION or (job and job.state in BY_ITSELF)):
+                message += f"\nNothing was heard from its nodes: do they see the same {self.directory.path.parent}?"
+                hint = "PINNACE_HOME has to be on a file system that all nodes share. See `pinnace doctor --on-node`."
+            with explain_no_space(self.directory.path, "the cluster"):
+                need_room(self.directory.path.parent, FULL)
+            raise ClusterError(f"{message}\n{self.tail()}".strip(), hint=hint or self._where_logs())
+
+    def check_time(self) -> None:
+        """Raise if the cluster ends because its job's time is over."""
+        if limit := self.directory.time_is_over:
+            before = "" if self._was_ready else " before it was ready"
+            raise ClusterError(f"the time limit ({limit}) ended the cluster{before}", hint="Give it more time with -t.")
+
+    def _runs(self) -> bool:
         if self._process is not None:
-            if self._process.poll() is not None:
-                raise ClusterError(
-                    f"the cluster {self.name} has ended\n{self.tail()}",
-                    hint="" if self.retain else "Keep its logs with --retain.",
-                )
-            return
+            return self._process.poll() is None
+        if self.place is Place.LOCAL:
+            run = self.directory.run
+            return run is not None and run.alive
+        if time.monotonic() - self._asked < SLURM_PAUSE:
+            return True
+        self._asked = time.monotonic()
         job = self.job()
-        if job is None or job.state.phase is Phase.ENDED:
-            raise ClusterError(
-                f"the job of the cluster {self.name} has ended"
-                + (f" ({job.state})" if job else "")
-                + f"\n{self.tail()}",
-                hint=f"Its logs are in {self.directory.path / 'logs'}.",
-            )
+        return job is not None and job.state.phase is not Phase.ENDED
+
+    def _ended_job(self) -> Job | None:
+        """The job that has ended, once Slurm has made up its mind how."""
+        if self.place in {Place.LOCAL, Place.ALLOCATION}:
+            return None
+        deadline = time.monotonic() + VERDICT_LIMIT
+        while True:
+            job = self.job()
+            settled = job is None or (job.state.phase is Phase.ENDED and job.state is not JobState.COMPLETING)
+            if settled or time.monotonic() > deadline:
+                return job
+            time.sleep(0.1)
+
+    def _where_logs(self) -> str:
+        if self._found or self.retain:
+            return f"Its logs are in {self.directory.path / 'logs'}."
+        return "Keep its logs with --retain."
 
     def _check_nodes(self) -> None:
         """Raise if a node says that it cannot be one."""
@@ -256,9 +327,7 @@ class Cluster:
     def _check_node(self, index: int) -> None:
         about = self.directory.node(index)
         if about and "failed" in about:
-            raise ClusterError(
-                about["failed"], hint=f"Its logs are in {self.directory.path / 'logs'}, if you give --retain."
-            )
+            raise ClusterError(about["failed"], hint=about.get("hint") or self._where_logs())
 
     def tail(self) -> str:
         """The last lines of the logs that tell why a cluster did not start."""
@@ -277,7 +346,8 @@ class Cluster:
         path = self.directory.path / "kubeconfig"
         if not path.exists():
             raise ClusterError(
-                f"the cluster {self.name} is not ready yet", hint="Wait for it with `pinnace up --wait`."
+                f"the cluster {self.name} is not ready yet",
+                hint=f"Wait for it with `pinnace up --wait --name {self.name}`.",
             )
         return path
 
@@ -323,9 +393,29 @@ class Cluster:
         number = self.job_id
         if number is None:
             found = [job for job in self.slurm.squeue() if job.comment == f"pinnace:{self.name}"]
-            return found[0] if found else None
+            return max(found, key=lambda job: job.id, default=None)
         jobs = self.slurm.squeue(number)
         return jobs[0] if jobs else None
+
+    def state(self, job: Job | None = None) -> str:
+        """How its job is, in Slurm's words; ``running`` or ``gone`` where there is none."""
+        job = job or self.job()
+        if job:
+            return job.state.lower()
+        run = self.directory.run
+        return "running" if run and run.alive else "gone"
+
+    @property
+    def api_address(self) -> str | None:
+        """Where the Kubernetes API is, once the head has said it."""
+        head = self.directory.node(0)
+        return f"https://{head['address']}:{head['api']}" if head and "api" in head else None
+
+    def logs(self, service: str | None = None) -> Iterator[tuple[str, str]]:
+        """The logs of its components (all, or those of one): their names and what they say."""
+        logs = self.directory.path / "logs"
+        for log in sorted(logs.rglob(f"{service or '*'}.log")):
+            yield str(log.relative_to(logs)), log.read_text(errors="replace")
 
     # --- ending -------------------------------------------------------------------------------------------------
 
@@ -354,9 +444,13 @@ class Cluster:
                 self.slurm.scancel(run.job)
                 if not self._job_gone(run.job):
                     raise SlurmError(f"job {run.job} does not end", hint=f"See `squeue -j {run.job}`.")
-        elif run and run.pid is not None and not asked and run.host == os.uname().nodename:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(run.pid, signal.SIGTERM)
+        elif run and run.alive and run.pid is not None:
+            if not asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(run.pid, signal.SIGTERM)
+            deadline = time.monotonic() + END_LIMIT
+            while run.alive and time.monotonic() < deadline:
+                time.sleep(POLL)
 
     def _cancel_jobs(self) -> None:
         """End what the provisioner has submitted. Nodes that run see that their head is gone; others still wait."""
@@ -410,6 +504,22 @@ class Cluster:
         self.down()
 
 
+def _become_child() -> None:
+    """What starts the agents ends with us, and hears signals, though we hold ours back just now."""
+    die_with_parent(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+
+
+@contextlib.contextmanager
+def held_signals() -> Iterator[None]:
+    """Let signals that would interrupt us come a little later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _takes_pods(node: dict[str, Any]) -> bool:
     own = HEAD_TAINT.partition(":")[0]
     return is_ready(node) and all(taint["key"] == own for taint in node["spec"].get("taints", ()))
@@ -419,3 +529,20 @@ def describe_pending(job: Job) -> str:
     """What Slurm says of a job that waits."""
     start = f", expected to start {job.start}" if job.start else ""
     return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
+
+
+def describe_end(name: str, job: Job | None, *, ready: bool) -> tuple[str, str]:
+    """Why a cluster has ended that should not have, and what to do about it."""
+    before = "" if ready else " before the cluster was ready"
+    match job.state if job else None:
+        case JobState.TIMEOUT if job:
+            return f"the time limit ({job.time_limit}) ended the job {job.id}{before}", "Give it more time with -t."
+        case JobState.OUT_OF_MEMORY if job:
+            return f"the job {job.id} used more memory than it had{before}", "Give it more memory with --mem."
+        case JobState.CANCELLED | JobState.PREEMPTED | JobState.NODE_FAIL if job:
+            words = {JobState.NODE_FAIL: "ended, because a host failed"}.get(job.state, f"was {job.state.lower()}")
+            return f"the job {job.id} {words}{before}", ""
+        case None:
+            return f"the cluster {name} has ended{before}", ""
+        case state:
+            return f"the job of the cluster {name} has ended{before} ({state})", ""

@@ -12,14 +12,17 @@ $PINNACE_HOME/clusters/<name>/
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
@@ -29,7 +32,8 @@ from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
 from pinnace.images.store import Store as ImageStore
-from pinnace.network.addresses import choose, routes
+from pinnace.network.addresses import choose, parse, routes
+from pinnace.node.checks import ROOM
 from pinnace.node.config import SANDBOX_IMAGE
 from pinnace.spec import ClusterSpec, read_json, write_json
 
@@ -41,17 +45,24 @@ if TYPE_CHECKING:
     from pinnace.spec import Provisioning
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+STANDARD_INPUT = "standard input"
 PARTS = ("secrets", "images", "nodes", "logs", "pods")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """``job.json``: what runs the cluster."""
+    """``job.json``: what runs the cluster. A job that ends with a process of ours is known by that process first."""
 
     job: int | None = None
     pid: int | None = None
     host: str = ""
     nodes: int = 1
+    local: bool = False  # no Slurm at all
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there, as far as can be seen from here."""
+        return self.pid is not None and self.host == os.uname().nodename and Path(f"/proc/{self.pid}").exists()
 
 
 def home() -> Path:
@@ -73,6 +84,13 @@ def load_image(path: Path, name: str | None = None) -> list[Stored]:
     store = image_store()
     with explain_no_space(store.root.parent, str(path)):
         return store.load(path, name)
+
+
+def load_images_from(stream: IO[bytes], name: str | None = None) -> list[Stored]:
+    """The same from standard input."""
+    store = image_store()
+    with explain_no_space(store.root.parent, STANDARD_INPUT):
+        return store.load_stream(stream, name, called=STANDARD_INPUT)
 
 
 class Directory:
@@ -109,9 +127,10 @@ class Directory:
         provisioning: Provisioning | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
-        ranges = ranges or choose(routes(Path("/proc/net/route").read_text()))
+        ranges = ranges or find_ranges(None, 1)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with explain_no_space(self.path.parent, f"the cluster {self.name}"):
+            need_room(self.path.parent)
             try:
                 self.path.mkdir(mode=0o700)
             except FileExistsError:
@@ -131,6 +150,7 @@ class Directory:
                         binds=binds or {},
                         publish=tuple(publish),
                         provisioning=provisioning,
+                        made=time.time(),
                     )
                 )
             except BaseException:
@@ -178,6 +198,18 @@ class Directory:
         about = read_json(self.path / "nodes" / f"{index}.services.json")
         return about if isinstance(about, dict) else None
 
+    @property
+    def time_is_over(self) -> str:
+        """The time limit for which the cluster ends by itself; empty if it does not."""
+        about = read_json(self.path / "ending.json")
+        return str(about["limit"]) if about else ""
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything at all has come from a node."""
+        logs = (self.path / "logs").glob("agent-*.log")
+        return any((self.path / "nodes").glob("*.json")) or any(log.stat().st_size for log in logs)
+
     def write_kubeconfig(self, server: str) -> Path:
         """The user's own kubeconfig: the administrator's, with the address that the login node can reach."""
         document = json.loads((self.path / "secrets" / "admin.kubeconfig").read_text())
@@ -193,6 +225,25 @@ class Directory:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def need_room(path: Path, least: int = ROOM) -> None:
+    """A cluster writes its logs here, and does not start where it cannot."""
+    if shutil.disk_usage(path).free < least:
+        raise OSError(errno.ENOSPC, f"less than {least >> 20} MiB are free")
+
+
+def find_ranges(network: str | None, nodes: int) -> Ranges:
+    """The cluster's addresses: within the network that the user names, or where this host has no routes to."""
+    occupied = routes(Path("/proc/net/route").read_text())
+    try:
+        return parse(network, nodes=nodes, occupied=occupied) if network else choose(occupied)
+    except ValueError as error:
+        if network:
+            raise UsageError(f"--network: {error}", hint="Without --network, pinnace finds one by itself.") from None
+        raise ClusterError(
+            str(error), hint="Give a network that your site does not use with --network, such as 10.128.0.0/16."
+        ) from None
 
 
 def seed_name() -> str:

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 MEMORY = "3G"  # per node: the control plane takes about one, and sites often give little by default
 MEMORY_OPTIONS = ("--mem", "--mem-per-cpu", "--mem-per-gpu", "--exclusive")
-GRACE = 60  # seconds before the time limit at which a cluster begins to end in order
 
 
-def with_memory(options: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: str = MEMORY) -> list[str]:
     """The user's options, and a size of memory unless the user has asked for one, or for whole nodes."""
     asked = any(option.split("=")[0] in MEMORY_OPTIONS for option in options)
     asked |= any(name.startswith(("SBATCH_MEM", "SLURM_MEM", "SBATCH_EXCLUSIVE")) for name in environment)
-    return list(options) if asked else [*options, f"--mem={MEMORY}"]
+    return list(options) if asked else [*options, f"--mem={memory}"]
 
 
 def agent_argv(directory: Path, *more: str) -> list[str]:
@@ -62,14 +61,13 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
         f"--job-name=pinnace-{name}",
         f"--output={directory / 'logs' / 'job.log'}",
         f"--comment=pinnace:{name}",
-        f"--signal=B:TERM@{GRACE}",
         "--no-kill",
         "--ntasks-per-node=1",
     ]
     step = step_argv(directory, ["--nodes=$SLURM_JOB_NUM_NODES", "--ntasks=$SLURM_JOB_NUM_NODES", "--overlap"])
     # The shell must fill in Slurm's own number, and nothing else.
     command = " ".join(word if "$SLURM" in word else shlex.quote(word) for word in step)
-    # Near the time limit Slurm tells this shell alone, which asks the cluster to end in order.
+    # A shell that is told to end asks the cluster to end in order, and waits for that.
     lines = [
         f"trap {shlex.quote(shlex.join(agent_argv(directory, '--stop')))} TERM",
         f"{command} &",

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 FINITE = {"Job", "Pod"}
 ENDLESS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob"}
 POLL = 0.1
-STUCK = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
+NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+STUCK = (*NO_IMAGE, "CreateContainerConfigError", "CreateContainerError")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ class Workload:
     """Objects of one manifest, while they run."""
 
     def __init__(self, kubeconfig: Path, kubectl: str) -> None:
-        self._kubeconfig = kubeconfig
-        self._kubectl = kubectl
+        self.kubeconfig = kubeconfig
+        self.kubectl = kubectl
         self._api = Api(kubeconfig, timeout=5.0)
         self.objects: list[Applied] = []
         self._followed: set[tuple[str, str, int]] = set()
@@ -63,8 +64,8 @@ class Workload:
 
     def apply(self, manifest: str) -> None:
         """``kubectl apply``, with its own words if it refuses."""
-        argv = [self._kubectl, "apply", "-f", manifest, "-o", "json"]
-        environment = os.environ | {"KUBECONFIG": str(self._kubeconfig)}
+        argv = [self.kubectl, "apply", "-f", manifest, "-o", "json"]
+        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
         result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
         if result.returncode:
             raise ClusterError(f"kubectl apply -f {manifest}: {result.stderr.strip()}")
@@ -82,10 +83,16 @@ class Workload:
         kinds = {applied.kind for applied in self.objects}
         return not kinds & FINITE and bool(kinds & ENDLESS)
 
-    def follow(self, line: Line, still_there: Callable[[], None]) -> int:
+    def namespace_of(self, resource: str) -> str:
+        """Where an object of the workload is, named as ``kind/name``; empty if it has none of that name."""
+        name = resource.partition("/")[2]
+        return next((applied.namespace for applied in self.objects if applied.name == name), "")
+
+    def follow(self, line: Line, still_there: Callable[[], None], enough: Callable[[], bool] | None = None) -> int:
         """Give every line that the workload's containers print, until it has ended. Gives its exit code.
 
-        ``still_there`` is asked when the API does not answer; it raises if the cluster has ended.
+        ``still_there`` is asked when the API does not answer; it raises if the cluster has ended. ``enough`` says that
+        the workload has done what it was run for, though it goes on.
         """
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
         while True:
@@ -93,7 +100,7 @@ class Workload:
                 pods = [pod for namespace in namespaces for pod in self._pods(namespace)]
                 for pod in pods:
                     self._follow_containers(pod, line)
-                code = self._verdict(pods)
+                code = self._verdict(pods, stays=self.endless or enough is not None)
             except (OSError, http.client.HTTPException):
                 still_there()
                 code = None
@@ -101,17 +108,22 @@ class Workload:
                 for thread in self._threads:
                     thread.join(10)
                 return code
+            if enough and enough():
+                return 0
             time.sleep(POLL)
 
     def _pods(self, namespace: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self._api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
         return items
 
-    def _verdict(self, pods: list[dict[str, Any]]) -> int | None:
+    def _verdict(self, pods: list[dict[str, Any]], *, stays: bool) -> int | None:
         """The workload's exit code; None while it goes on."""
         codes = [self._object_verdict(applied, pods) for applied in self.objects if applied.kind in FINITE]
+        if stays:
+            for pod in pods:  # what else it lacks, another part of it may still bring
+                self._stuck(pod, NO_IMAGE)
         if not codes:
-            return None if self.endless else 0
+            return None if stays else 0
         return None if None in codes else max(code for code in codes if code is not None)
 
     def _object_verdict(self, applied: Applied, pods: list[dict[str, Any]]) -> int | None:
@@ -133,19 +145,18 @@ class Workload:
         return None
 
     @staticmethod
-    def _stuck(pod: dict[str, Any]) -> None:
+    def _stuck(pod: dict[str, Any], reasons: tuple[str, ...] = STUCK) -> None:
         """A container that cannot start never will: say why instead of waiting."""
-        for status in pod["status"].get("containerStatuses", ()):
+        for status in _statuses(pod):
             waiting = status["state"].get("waiting", {})
-            if waiting.get("reason") in STUCK and waiting.get("message"):
+            if waiting.get("reason") in reasons and waiting.get("message"):
                 raise ClusterError(
                     f"pod {pod['metadata']['name']} cannot start: {waiting['reason']}: {waiting['message']}",
                     hint="Give images that no registry has with --image FILE.",
                 )
 
     def _follow_containers(self, pod: dict[str, Any], line: Line) -> None:
-        statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
-        for status in statuses:
+        for status in _statuses(pod):
             key = (pod["metadata"]["uid"], status["name"], status.get("restartCount", 0))
             if key in self._followed or not {"running", "terminated"} & status["state"].keys():
                 continue
@@ -156,11 +167,15 @@ class Workload:
             self._threads.append(thread)
 
     def _follow_one(self, namespace: str, pod: str, container: str, line: Line) -> None:
-        api = Api(self._kubeconfig, timeout=30.0)
+        api = Api(self.kubeconfig, timeout=30.0)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&follow=true"
         with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
             for text in api.stream(path):
                 line(f"{pod}/{container}", text)
+
+
+def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
 
 
 def _belongs(pod: dict[str, Any], job: str) -> bool:

@@ -1,4 +1,4 @@
-"""Downloads over HTTPS: the one place where pinnace opens a URL.
+"""Downloads over HTTPS: the one place where a URL of upstream's is opened.
 
 A site without internet can mirror what upstream publishes: with ``PINNACE_RELEASE_MIRROR=https://mirror.example``,
 ``https://dl.k8s.io/a/b`` is read from ``https://mirror.example/dl.k8s.io/a/b``.

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pinnace.controlplane import metrics
-from pinnace.spec import API_PORT
+from pinnace.spec import API_PORT, CLOCK_SKEW, LIFE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from pinnace.network.addresses import Ranges
 
-LIFE = dt.timedelta(days=400)
-CLOCK_SKEW = dt.timedelta(hours=1)  # a node whose clock is behind must still accept us
 LOOPBACK = ("127.0.0.1",)
 SERVER_NAME = "kubernetes"  # what every client expects the API's certificate to say, whatever address it dials
 
@@ -200,8 +198,8 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + LIFE)
+        .not_valid_before(now - dt.timedelta(seconds=CLOCK_SKEW))
+        .not_valid_after(now + dt.timedelta(seconds=LIFE))
     )
 
 

@@ -93,43 +93,46 @@ class TarSource:
 
 
 @contextlib.contextmanager
-def images_in(path: Path, name: str | None = None) -> Iterator[list[Image]]:
+def images_in(path: Path, name: str | None = None, called: str = "") -> Iterator[list[Image]]:
     """The images of a file or directory, readable while the context lasts. ``name`` replaces an archive's own name."""
+    called = called or str(path)
     with contextlib.ExitStack() as stack:
-        with explained(path):
+        with explained(called):
             if path.is_dir():
                 source: Source = DirectorySource(path)
             else:
                 source = TarSource(stack.enter_context(tarfile.open(path)))
-            images = _read(source, path, name)
+            images = _read(source, called, name)
             if name and len({image.digest for image in images}) > 1:
-                raise ImageError(f"{path} has several images, which cannot all be {name}", hint="Leave out --as.")
+                raise ImageError(f"{called} has several images, which cannot all be {name}", hint="Leave out --as.")
         yield images
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(called: str) -> Iterator[None]:
     """Whatever is wrong with a file, said in one message."""
     hint = "An image is an OCI layout (a tar or a directory) or what `docker save` writes."
     try:
         yield
     except FileNotFoundError as error:
-        raise ImageError(f"{path} has no {error.filename or error}: it is incomplete, or no image", hint=hint) from None
+        raise ImageError(
+            f"{called} has no {error.filename or error}: it is incomplete, or no image", hint=hint
+        ) from None
     except PermissionError as error:
-        raise ImageError(f"no permission for {error.filename or path}") from None
+        raise ImageError(f"no permission for {error.filename or called}") from None
     except tarfile.ReadError as error:
-        raise ImageError(f"{path} is no image, or is damaged: {error}", hint=hint) from None
+        raise ImageError(f"{called} is no image, or is damaged: {error}", hint=hint) from None
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError, TypeError) as error:
-        raise ImageError(f"{path} is damaged: {error}", hint="Make or copy it again.") from None
+        raise ImageError(f"{called} is damaged: {error}", hint="Make or copy it again.") from None
 
 
-def _read(source: Source, path: Path, name: str | None) -> list[Image]:
+def _read(source: Source, called: str, name: str | None) -> list[Image]:
     images = _oci_images(source, name) if _has(source, "oci-layout") else []
     if not images and _has(source, "manifest.json"):
-        return _docker_images(source, path, name)
+        return _docker_images(source, called, name)
     if not images:
         source.size("index.json")  # not there: then this is no image at all
-        raise ImageError(f"the image in {path} has no name", hint="Give it one: --as NAME.")
+        raise ImageError(f"the image in {called} has no name", hint="Give it one: --as NAME.")
     return images
 
 
@@ -185,14 +188,14 @@ def _blob(source: Source, image: Image, descriptor: dict[str, Any]) -> Blob:
     return Blob(digest=digest, size=size, open=partial(source.open, _place(digest)))
 
 
-def _docker_images(source: Source, path: Path, name: str | None) -> list[Image]:
+def _docker_images(source: Source, called: str, name: str | None) -> list[Image]:
     """docker-archive: layers are plain tars, whose digests are in the configuration. We write the manifest."""
     images = []
     for entry in json.loads(_small(source, "manifest.json")):
         config = _small(source, entry["Config"])
         diff_ids = json.loads(config)["rootfs"]["diff_ids"]
         if len(diff_ids) != len(entry["Layers"]):
-            raise ImageError(f"{path} is damaged: the numbers of its layers differ")
+            raise ImageError(f"{called} is damaged: the numbers of its layers differ")
         layers = [
             _docker_layer(source, place, diff_id) for place, diff_id in zip(entry["Layers"], diff_ids, strict=True)
         ]
@@ -207,7 +210,7 @@ def _docker_images(source: Source, path: Path, name: str | None) -> list[Image]:
         blobs = {blob.digest: blob for blob in (stored, *(blob for _, blob in layers))}
         names = [name] if name else entry["RepoTags"] or []
         if not names:
-            raise ImageError(f"the image in {path} has no name", hint="Give it one: --as NAME.")
+            raise ImageError(f"the image in {called} has no name", hint="Give it one: --as NAME.")
         images += [
             Image(name=parse(given), digest=digest_of(content), manifests={digest_of(content): content}, blobs=blobs)
             for given in names

@@ -18,10 +18,13 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
-def one_binary_image(binary: Path, reference: str, arch: str) -> bytes:
-    """An image with one static binary in it, which it runs. The same binary gives the same bytes."""
+def one_binary_image(binary: Path, reference: str, arch: str, level: int = 1) -> bytes:
+    """An image with one static binary in it, which it runs. The same binary gives the same bytes.
+
+    It is made anew for every cluster, so little time is spent on compressing it.
+    """
     layer = _tar({binary.name: (binary.read_bytes(), 0o755)})
-    packed = gzip.compress(layer, mtime=0)
+    packed = gzip.compress(layer, level, mtime=0)
     config = {
         "architecture": arch,
         "os": "linux",

@@ -24,7 +24,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from pinnace.errors import ImageError
 from pinnace.images.archive import PIECE, Blob, Image, explained, images_in
@@ -62,20 +62,33 @@ class Store:
         for path in (self.hosts, self._blobs, self._repositories):
             path.mkdir(parents=True, exist_ok=True)
 
-    def load(self, path: Path, name: str | None = None) -> list[Stored]:
-        """Take over the images of a file or directory; all of them or none."""
+    def load(self, path: Path, name: str | None = None, *, called: str = "") -> list[Stored]:
+        """Take over the images of a file or directory; all of them or none. ``called`` is how messages name it."""
         self.prepare()
-        with images_in(path, name) as images, self._lock(fcntl.LOCK_SH):
+        called = called or str(path)
+        with images_in(path, name, called) as images, self._lock(fcntl.LOCK_SH):
             staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self.root))
             try:
-                with explained(path):
+                with explained(called):
                     for image in images:
                         self._stage(image, staging)
                 for file in staging.iterdir():
-                    target = self._blob(f"sha256:{file.name}")
+                    target = self.blob(f"sha256:{file.name}")
                     target.parent.mkdir(parents=True, exist_ok=True)
                     file.rename(target)
                 return [self._publish(image) for image in images]
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+
+    def load_stream(self, stream: IO[bytes], name: str | None, *, called: str) -> list[Stored]:
+        """The same from a pipe, whose end has to be seen before its beginning can be read."""
+        self.prepare()
+        with self._lock(fcntl.LOCK_SH):
+            staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self.root))
+            try:
+                with (staging / "archive").open("wb") as file:
+                    shutil.copyfileobj(stream, file, PIECE)
+                return self.load(staging / "archive", name, called=called)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
@@ -90,7 +103,7 @@ class Store:
 
     def _has(self, blob: Blob) -> bool:
         with contextlib.suppress(OSError):
-            return self._blob(blob.digest).stat().st_size == blob.size
+            return self.blob(blob.digest).stat().st_size == blob.size
         return False
 
     def _publish(self, image: Image) -> Stored:
@@ -117,13 +130,21 @@ class Store:
                 found.append(self._stored(Reference.of_repository(str(repository), tag), link.read_text()))
         return sorted(found, key=lambda stored: str(stored.name))
 
+    def find(self, name: Reference) -> Stored:
+        """What a name means."""
+        link = self._repositories / name.repository / "_manifests/tags" / name.tag / "current/link"
+        try:
+            return self._stored(name, link.read_text())
+        except OSError:
+            raise no_image(name) from None
+
     def remove(self, name: Reference) -> None:
         """Forget a name, and all content that no other name needs."""
         tag = self._repositories / name.repository / "_manifests/tags" / name.tag
         self.prepare()
         with self._lock(fcntl.LOCK_EX) as alone:
             if not tag.is_dir():
-                raise ImageError(f"there is no image {name}", hint="See `pinnace image list`.")
+                raise no_image(name)
             shutil.rmtree(tag)
             if alone:
                 self._collect_garbage()
@@ -142,13 +163,13 @@ class Store:
 
     def _stored(self, name: Reference, digest: str) -> Stored:
         parts = self._reachable(digest)
-        return Stored(name=name, digest=digest, size=sum(self._blob(part).stat().st_size for part in parts))
+        return Stored(name=name, digest=digest, size=sum(self.blob(part).stat().st_size for part in parts))
 
     def _reachable(self, digest: str) -> set[str]:
         """What a manifest or index needs, with itself. The parts that are not there are other platforms'."""
-        if not self._blob(digest).exists():
+        if not self.blob(digest).exists():
             return set()
-        document = json.loads(self._blob(digest).read_bytes())
+        document = json.loads(self.blob(digest).read_bytes())
         found = {digest}
         for child in document.get("manifests", ()):
             found |= self._reachable(child["digest"])
@@ -156,7 +177,8 @@ class Store:
             found |= {part["digest"] for part in (document["config"], *document["layers"])}
         return found
 
-    def _blob(self, digest: str) -> Path:
+    def blob(self, digest: str) -> Path:
+        """Where the content of a digest is, if it is there."""
         value = digest.removeprefix("sha256:")
         return self._blobs / value[:2] / value / "data"
 
@@ -172,6 +194,10 @@ class Store:
                     raise
                 held = False
             yield held
+
+
+def no_image(name: Reference) -> ImageError:
+    return ImageError(f"there is no image {name}", hint="See `pinnace image list`.")
 
 
 def _copy(blob: Blob, target: Path, name: Reference) -> None:

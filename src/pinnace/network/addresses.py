@@ -23,6 +23,11 @@ CANDIDATES = {
     "services": ("10.96.0.0/16", "10.112.0.0/16", "172.29.0.0/16", "100.80.0.0/16"),
 }
 
+# RFC 1918, and the shared address space of RFC 6598.
+USABLE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
+
+EXAMPLE = "10.128.0.0/16"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
@@ -31,6 +36,18 @@ class Ranges:
     nodes: IPv4Network
     pods: IPv4Network
     services: IPv4Network
+
+    @staticmethod
+    def within(network: IPv4Network) -> Ranges:
+        """All three from one network: its first half for pods, a quarter each for Services and nodes."""
+        pods, rest = network.subnets()
+        services, nodes = (next(part.subnets(new_prefix=max(part.prefixlen, 16))) for part in rest.subnets())
+        return Ranges(nodes=nodes, pods=pods, services=services)
+
+    @property
+    def room(self) -> int:
+        """For how many nodes there are addresses: each has a /24 of pods."""
+        return 1 << max(0, 24 - self.pods.prefixlen)
 
     @property
     def api(self) -> IPv4Address:
@@ -102,6 +119,28 @@ def choose(occupied: Iterable[IPv4Network]) -> Ranges:
         except StopIteration:
             raise ValueError(f"no free address range for {purpose}") from None
     return Ranges(**chosen)
+
+
+def parse(text: str, *, nodes: int, occupied: Iterable[IPv4Network]) -> Ranges:
+    """The ranges within a network that a user names; ValueError says what is wrong with it, and what would be right."""
+    try:
+        network = IPv4Network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is no IPv4 network such as {EXAMPLE}") from None
+    if "/" not in text:
+        raise ValueError(f"{text} is an address, not a network such as {EXAMPLE}")
+    if text != str(network):
+        raise ValueError(f"{text} is no network: did you mean {network}?")
+    if not any(network.subnet_of(usable) for usable in USABLE):
+        usable = ", ".join(map(str, USABLE))
+        raise ValueError(f"{network} is not for private use: take a network within {usable}")
+    needed = 23 - max(0, nodes - 1).bit_length()  # its first half has a /24 for each node
+    if network.prefixlen > needed:
+        raise ValueError(f"{network} is too small for {nodes} node(s): take a /{needed} or a larger one")
+    for other in occupied:
+        if network.overlaps(other):
+            raise ValueError(f"{network} overlaps with {other}, which this host has a route to")
+    return Ranges.within(network)
 
 
 def routes(table: str) -> list[IPv4Network]:

@@ -17,23 +17,24 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import HEAD_TAINT
+from pinnace.errors import PinnaceError
 from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import namespaces, scratch, tenancy
+from pinnace.node import cache, checks, deadline, namespaces, scratch, tenancy
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
+from pinnace.node.wiring import look_in_sbin
 from pinnace.provisioner import provisioner_argv
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
@@ -75,6 +76,14 @@ def allocated(environment: Mapping[str, str]) -> Share:
     return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
 
 
+def lease_images(node: NodeSpec) -> cache.Lease | None:
+    """A directory with the images of earlier clusters, if they may stay on this host."""
+    pool = cache.place(os.environ, os.getuid())
+    if not pool or not cache.prepare(pool, Path("/proc/self/mountinfo").read_text()):
+        return None
+    return cache.take(pool, cache.fitting(node.binary("containerd"), str(namespaces.given_ids())))
+
+
 def say(text: str) -> None:
     """For the agent's log, which the user is shown when a cluster does not start."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -104,31 +113,42 @@ class Agent:
 
     def __init__(self, node: NodeSpec) -> None:
         self.node = node
+        self.lease: cache.Lease | None = None
         self.secret = (node.cluster.secrets / "link.key").read_bytes()
 
     def run(self) -> int:
         try:
+            self.lease = lease_images(self.node)
             return self._run()
         finally:
             scratch.remove(self.node.scratch)
+            if self.lease:
+                cache.drop_unless_closed(self.lease)
 
     def _run(self) -> int:
         node = self.node
         servers = name_servers()
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
         links_at = socket.create_server(("0.0.0.0", 0), backlog=64)  # noqa: S104 - the peers come from other hosts
-        about = {"name": node.name, "address": host_address(node.name), "links": links_at.getsockname()[1]}
+        about: dict[str, Any] = {
+            "name": node.name,
+            "address": host_address(node.name),
+            "links": links_at.getsockname()[1],
+        }
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
+        certificates = 0
         if node.is_head or node.joined:
-            fork(self._issue_certificates)
+            certificates = fork(self._issue_certificates)
         if node.is_head:
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
-        keeper, line = namespaces.start(lambda line: Init(node, line, sys.executable, servers).run(), node.scratch)
+        keeper, line = namespaces.start(
+            lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._keeping()
+        )
         words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
         if not descriptors:
             raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
@@ -140,8 +160,11 @@ class Agent:
         agent = os.getpid()
         if not node.is_head:
             helpers["watch"] = lambda: self._watch_head(agent)
-        elif node.cluster.provisioning:
-            helpers["provisioner"] = self._provision
+        else:
+            if "job" in about:
+                fork(lambda: self._watch_time(int(about["job"]), agent))
+            if node.cluster.provisioning:
+                helpers["provisioner"] = self._provision
         if node.tenant:
             told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -151,7 +174,7 @@ class Agent:
 
             helpers["tenant"] = lambda: tenancy.serve(node, left)
         try:
-            self._wait(keeper, line, helpers)
+            self._wait(keeper, line, helpers, certificates)
             if node.tenant:
                 with contextlib.suppress(BlockingIOError):
                     return os.read(told, 1)[0]
@@ -159,6 +182,23 @@ class Agent:
             return 0
         finally:
             self._mark_ended()
+
+    def _keeping(self) -> namespaces.Keeping:
+        base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
+
+        def sweep() -> None:
+            scratch.sweep(base, uid)
+            if lease:
+                cache.sweep(lease.path.parent, lease.fits)
+
+        def end(in_order: bool) -> None:
+            scratch.remove(self.node.scratch)
+            if lease and in_order:
+                cache.close(lease)
+            elif lease:
+                cache.drop(lease.path)
+
+        return namespaces.Keeping(sweep=sweep, end=end)
 
     def _mark_ended(self) -> None:
         about = {"name": self.node.name, "ended": True}
@@ -186,7 +226,7 @@ class Agent:
         os.execv(sys.executable, provisioner_argv(sys.executable, node.cluster.directory))  # noqa: S606
 
     @staticmethod
-    def _wait(keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]]) -> None:
+    def _wait(keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int) -> None:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
         running: dict[int, str] = {}
 
@@ -215,10 +255,19 @@ class Agent:
                     words = namespaces.last_words(line)
                     raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
                 return
+            if pid == certificates and status:
+                raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
             if name := running.pop(pid, None):
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
                 time.sleep(HELPER_PAUSE)
                 running[fork(helpers[name])] = name
+
+    def _watch_time(self, job: int, agent: int) -> None:
+        """End the cluster in order before its job's time is over."""
+        limit = deadline.wait_for_end(job)
+        if limit is not None:
+            write_json(self.node.cluster.ending, {"limit": limit})
+            os.kill(agent, ASKED)
 
     def _watch_head(self, agent: int) -> None:
         """End this node when the head has ended, by its own word or by its silence. An open link tells at once."""
@@ -323,13 +372,12 @@ def main(argv: list[str]) -> int:
     words = parser.parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
-    # `ip` and `nft` are where administrators look for them, and users often do not.
-    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
+    look_in_sbin()
     spec = ClusterSpec.load(words.cluster.resolve())
-    base = Path(os.environ.get("PINNACE_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     host, name = words.name, words.name
     index: int | None = None if words.join else int(words.index)
     try:
+        checks.require_clock(spec.made, time.time())
         labels = dict(label.split("=", 1) for label in words.label)
         taints: tuple[str, ...] = ()
         if index == HEAD and spec.provisioning and spec.provisioning.pods_as_jobs:
@@ -346,7 +394,7 @@ def main(argv: list[str]) -> int:
             cluster=spec,
             index=index,
             name=name,
-            scratch=scratch.make(base, os.getuid()),
+            scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
             labels=labels,
             taints=taints,
@@ -354,11 +402,12 @@ def main(argv: list[str]) -> int:
             images=tuple(words.image),
         )
         return Agent(node).run()
-    except (OSError, namespaces.NamespaceError) as error:
-        message = f"{host} cannot be a node: {error}"
-        if index is not None:
-            write_json(spec.node_file(index), {"name": name, "failed": message})
+    except (OSError, namespaces.NamespaceError, PinnaceError) as error:
+        reason, hint = explain(error, scratch.base(os.environ))
+        message = f"{host} cannot be a node: {reason}"
         say(message)
+        if index is not None:
+            write_json(spec.node_file(index), {"name": name, "failed": message, "hint": hint})
         return 1
 
 
@@ -374,6 +423,16 @@ def joining_index(spec: ClusterSpec, name: str) -> int:
     first = spec.provisioning.standing if spec.provisioning else 1
     about = {"name": name, "job": int(os.environ.get("SLURM_JOB_ID", "0"))}
     return take_index(spec.directory / "nodes", about, first=first, last=spec.ranges.last_index)
+
+
+def explain(error: Exception, base: Path) -> tuple[str, str]:
+    """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
+    if isinstance(error, (namespaces.NamespaceError, PinnaceError)) and error.hint:
+        return str(error), error.hint
+    for check in checks.host_checks(base):
+        if check.state is checks.State.FAILED:
+            return f"{check.name}: {check.text}", check.hint
+    return str(error), ""
 
 
 if __name__ == "__main__":

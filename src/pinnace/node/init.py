@@ -20,15 +20,15 @@ from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.controlplane.drain import delete_pods, wait_for_containers
 from pinnace.images import registry
 from pinnace.network.door import attend
-from pinnace.network.fabric import ip_batch, nft_rules, sysctls
-from pinnace.network.tun import open_tun
-from pinnace.node import config
+from pinnace.node import cache, config, sealing
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import LOCAL, VOLUMES, file_system, node_mounts
+from pinnace.node.mounts import VOLUMES, file_system, mount_node
+from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
 from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
+from pinnace.node.wiring import wire
 from pinnace.spec import API_PORT, read_json, write_json
 from pinnace.storage.directories import Directories
 from pinnace.storage.provisioner import provisioner_argv
@@ -49,14 +49,24 @@ TICK = 0.02  # seconds between looks at what services wait for, while any does
 class Init:
     """The life of a node."""
 
-    def __init__(self, node: NodeSpec, line: socket.socket, python: str, name_servers: list[str]) -> None:
+    def __init__(
+        self,
+        node: NodeSpec,
+        line: socket.socket,
+        python: str,
+        name_servers: list[str],
+        lease: cache.Lease | None = None,
+    ) -> None:
         self.node = node
         self.line = line
         self.python = python
         self.name_servers = name_servers
         self.logs = node.cluster.logs(node.name)
         self.supervisor = Supervisor(self._report)
+        self.lease = lease
         self.drain = 0
+        self.importing = 0
+        self.sealing = 0
 
     def run(self) -> None:
         wake, _ = self._signals()
@@ -87,25 +97,13 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        for name in ("root", *LOCAL):
-            (self.node.scratch / name).mkdir(exist_ok=True)
-        for step in node_mounts(self.node.scratch, os.listdir("/"), self.node.cluster.binds):  # noqa: PTH208
-            try:
-                step.execute()
-            except OSError as error:
-                raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
+        mount_node(self.node.scratch, self.node.cluster.binds, self.lease.containerd if self.lease else None)
         sethostname(self.node.name)
 
     def _network(self) -> None:
         """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun = open_tun()
-        _feed(["ip", "-batch", "-"], ip_batch(ranges, index))
-        for name, value in sysctls(last_id(Path("/proc/self/gid_map").read_text())).items():
-            with contextlib.suppress(FileNotFoundError):
-                Path("/proc/sys", name).write_text(value)
-        way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
-        _feed(["nft", "-f", "-"], nft_rules(ranges, way_out.getsockname()[1]))
+        tun, way_out = wire(ranges, index)
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -134,7 +132,7 @@ class Init:
             cni_config=str(cni),
             certs=f"{node.cluster.images}/hosts",
         )
-        self._background(self._import_images)
+        self.importing = self._background(self._import_images)
         resolv = "".join(
             f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
         )
@@ -154,6 +152,7 @@ class Init:
             "containerd",
             [node.binary("containerd"), "--config", _write(RUN / "containerd.toml", containerd)],
             environment=path,
+            waits_for=self._verified(),
         )
         registry_file = _write(RUN / "registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
         self._service(
@@ -190,8 +189,22 @@ class Init:
         storage = provisioner_argv(node, self.python, VOLUMES)
         self._service("storage", storage, waits_for=lambda: calm() and api())
 
+    def _verified(self) -> Callable[[], bool]:
+        """Look whether the images of earlier clusters are still whole, while other things start."""
+        if not self.lease or not self.lease.parts:
+            return lambda: True
+        parts, done = self.lease.parts, RUN / "verified"
+
+        def verify() -> None:
+            cache.verify(sealing.ROOT, parts)
+            done.touch()
+
+        self._background(verify)
+        return done.exists
+
     def _import_images(self) -> None:
         """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
+        os.setpgid(0, 0)
         images = self.node.cluster.directory / "images"
         ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
         hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
@@ -302,14 +315,31 @@ class Init:
         delete_pods(self.node)
         Directories(self.node.cluster.volumes).end()
 
+    def _seal(self) -> int:
+        """Leave containerd so that the next cluster finds its images. Nobody may use it meanwhile."""
+        if self.importing:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.importing, signal.SIGKILL)
+        kubelet, containerd = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
+        if not containerd:
+            return 0
+        others = [kubelet] if kubelet else []
+        return self._background(lambda: sealing.seal(self.node.binary("ctr"), containerd=containerd, others=others))
+
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
+                if pid == self.sealing:
+                    os._exit(0 if status else IN_ORDER)
                 if pid == self.drain:
-                    os._exit(0)
+                    self.sealing = self._seal() if self.lease else 0
+                    if not self.sealing:
+                        os._exit(0)
+                if pid == self.importing:
+                    self.importing = 0
                 self.supervisor.reaped(pid, status)
 
     def _report(self) -> None:
@@ -340,12 +370,6 @@ def _after(delay: float) -> Callable[[], bool]:
     """Whether so many seconds are over: for what nobody waits for while a cluster starts."""
     begin = time.monotonic()
     return lambda: time.monotonic() >= begin + delay
-
-
-def _feed(argv: list[str], text: str) -> None:
-    result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
-    if result.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: {result.stderr.strip()}")
 
 
 def _write(path: Path, text: str, mode: int = 0o600) -> str:

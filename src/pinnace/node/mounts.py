@@ -114,8 +114,14 @@ class Pivot:
         os.chdir("/")
 
 
-def node_mounts(scratch: Path, entries: Iterable[str], binds: Mapping[str, str]) -> list[Step]:
-    """The plan. ``entries`` are the names in the host's root, ``binds`` leads from places in the node to the host's."""
+def node_mounts(
+    scratch: Path, entries: Iterable[str], binds: Mapping[str, str], containerd: Path | None = None
+) -> list[Step]:
+    """The plan. ``entries`` are the names in the host's root, ``binds`` leads from places in the node to the host's.
+
+    ``containerd`` is where containerd's files are, if they are not to go with the node.
+    """
+    sources = {name: scratch / name for name in LOCAL} | ({"containerd": containerd} if containerd else {})
     root = str(scratch / "root")
     steps: list[Step] = [
         Mount(target="/", flags=MS_REC | MS_SLAVE),
@@ -130,7 +136,7 @@ def node_mounts(scratch: Path, entries: Iterable[str], binds: Mapping[str, str])
         Mount(target=f"{root}/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("kubelet", "containerd", "cni", "etcd", "pinnace/volumes")),
         Mount(target=f"{root}/sys/fs/cgroup", filesystem="cgroup2", flags=HARDENED),
-        *(Mount(target=f"{root}{target}", source=str(scratch / name), flags=MS_BIND) for name, target in LOCAL.items()),
+        *(Mount(target=f"{root}{target}", source=str(sources[name]), flags=MS_BIND) for name, target in LOCAL.items()),
     ]  # fmt: skip
     for target, source in binds.items():
         steps += [
@@ -138,6 +144,17 @@ def node_mounts(scratch: Path, entries: Iterable[str], binds: Mapping[str, str])
             Mount(target=f"{root}{target}", source=source, flags=MS_BIND | MS_REC),
         ]
     return [*steps, Pivot(root=root)]
+
+
+def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None = None) -> None:
+    """Execute the plan, and say which step of it failed."""
+    for name in ("root", *LOCAL):
+        (scratch / name).mkdir(exist_ok=True)
+    for step in node_mounts(scratch, os.listdir("/"), binds, containerd):  # noqa: PTH208
+        try:
+            step.execute()
+        except OSError as error:
+            raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
 
 
 def file_system(target: str, table: str) -> str:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,22 +39,38 @@ from pinnace.node.linux import (
     die_with_parent,
     unshare,
 )
-from pinnace.node.scratch import remove, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 IDS = 65536
 AGENT_GONE = signal.SIGUSR2
 LAST_WORDS = 2048  # bytes that the first process may say when it ends
 SWEEP_LIMIT = 20.0  # seconds
 ONE_USER, MANY_USERS = b"1", b"m"
 WATCHED = {AGENT_GONE, signal.SIGCHLD}
+IN_ORDER = 3  # the exit code of an init that has left its files so that others can use them
 
 
 class NamespaceError(Exception):
-    """The kernel or the site does not let us make a node here."""
+    """The kernel or the site does not let us make a node here. ``hint`` says what to do, where we know it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What the keeper does with files, as root of the user namespace, in the host's mount namespace.
+
+    ``sweep`` removes what dead nodes have left, while the node lives; ``end`` gets whether the node left in order.
+    """
+
+    sweep: Callable[[], None]
+    end: Callable[[bool], None]
 
 
 def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
@@ -67,19 +84,27 @@ def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
     return None
 
 
+def given_ids() -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The ranges of users and groups that the site lets us use; None if we have to do with one identity."""
+    uid = os.getuid()
+    user = pwd.getpwuid(uid).pw_name
+    uids, gids = subordinate_ids(SUBUID, user, uid), subordinate_ids(SUBGID, user, uid)
+    tools = shutil.which("newuidmap") and shutil.which("newgidmap")
+    return (uids, gids) if uids and gids and tools else None
+
+
 def map_ids(pid: int) -> bytes:
     """Give a new user namespace root (us) and, if the site's table has them for us, the users 1 to 65536.
 
     Says which, in the way in which the namespace's first process wants to hear it.
     """
     uid, gid = os.getuid(), os.getgid()
-    user = pwd.getpwuid(uid).pw_name
-    uids, gids = subordinate_ids("/etc/subuid", user, uid), subordinate_ids("/etc/subgid", user, uid)
-    if uids is None or gids is None or not (shutil.which("newuidmap") and shutil.which("newgidmap")):
+    given = given_ids()
+    if given is None:
         for file, content in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
             Path(f"/proc/{pid}/{file}").write_text(content)
         return ONE_USER
-    for tool, own, (begin, count) in (("newuidmap", uid, uids), ("newgidmap", gid, gids)):
+    for tool, own, (begin, count) in (("newuidmap", uid, given[0]), ("newgidmap", gid, given[1])):
         argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, IDS))]
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:
@@ -94,7 +119,7 @@ def last_words(line: socket.socket) -> str:
     return ""
 
 
-def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, socket.socket]:
+def start(inside: Callable[[socket.socket], None], keeping: Keeping) -> tuple[int, socket.socket]:
     """Make the namespaces and run ``inside`` as their first process. Gives the keeper's pid and a line to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()
@@ -103,7 +128,7 @@ def start(inside: Callable[[socket.socket], None], scratch: Path) -> tuple[int, 
         try:
             ours.close()
             ready_ours.close()
-            code = _keep(inside, theirs, ready_theirs, scratch)
+            code = _keep(inside, theirs, ready_theirs, keeping)
         except BaseException:  # noqa: BLE001 - nothing of ours may run on in a forked process
             traceback.print_exc()
             code = 1
@@ -155,14 +180,13 @@ def _become_root(ready: socket.socket) -> bool:
     return True
 
 
-def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, scratch: Path) -> int:
-    uid = os.getuid()
+def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, keeping: Keeping) -> int:
     if not _become_root(ready):
         return 1
     sweeper = os.fork()  # before there is a PID namespace: what is in that one dies with init
     if sweeper == 0:
         die_with_parent(signal.SIGKILL)
-        sweep(scratch.parent, uid)
+        keeping.sweep()
         os._exit(0)
     unshare(REST)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -195,9 +219,10 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
             os.kill(init, signal.SIGKILL)
         pid, ended = os.waitpid(init, os.WNOHANG)
         status = ended if pid else None
-    remove(scratch)
+    code = os.waitstatus_to_exitcode(status)
+    keeping.end(code == IN_ORDER)
     _wait_for(sweeper)
-    return max(0, os.waitstatus_to_exitcode(status))
+    return 0 if code == IN_ORDER else max(0, code)
 
 
 def _wait_for(sweeper: int) -> None:

@@ -12,8 +12,17 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LOCK = ".lock"
+
+
+def base(environment: Mapping[str, str]) -> Path:
+    """Where a host has room for us."""
+    return Path(environment.get("PINNACE_SCRATCH") or environment.get("SLURM_TMPDIR") or tempfile.gettempdir())
 
 
 def make(base: Path, uid: int) -> Path:

@@ -126,6 +126,12 @@ class Supervisor:
             if running.process:
                 running.process.terminate()
 
+    def release(self, name: str) -> int | None:
+        """Keep a service no longer, and leave it as it is. Gives its pid, if it runs."""
+        [running] = [running for running in self.services if running.service.name == name]
+        self.services.remove(running)
+        return running.process.pid if running.process else None
+
     def report(self) -> list[dict[str, object]]:
         return [
             {

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
-FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%M", "%D", "%k")
+REFUSED = "Change the options: `sinfo` shows partitions, their nodes and limits, `sacctmgr show assoc` your accounts."
+FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%k")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Job:
     nodes: str
     partition: str
     time_left: str
+    time_limit: str
     time_used: str
     node_count: str
     comment: str
@@ -71,7 +73,10 @@ class Slurm:
     def sbatch(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. Gives the id of the job."""
         argv = ["sbatch", "--parsable", *options]
-        printed = self.cli(*argv, stdin=script, environment=submission_environment(os.environ))
+        try:
+            printed = self.cli(*argv, stdin=script, environment=submission_environment(os.environ))
+        except SlurmError as error:
+            raise SlurmError(error.message, hint=error.hint or REFUSED) from None
         return int(printed.strip().split(";")[0])
 
     def squeue(self, *jobs: int) -> list[Job]:
@@ -117,7 +122,7 @@ class Slurm:
 
 def parse_job(line: str) -> Job:
     """A line of squeue in our format."""
-    number, name, state, reason, start, nodes, partition, left, used, count, comment = line.split("\x1f")
+    number, name, state, reason, start, nodes, partition, left, limit, used, count, comment = line.split("\x1f")
     return Job(
         id=int(number.split("_")[0]),
         name=name,
@@ -127,6 +132,7 @@ def parse_job(line: str) -> Job:
         nodes=nodes,
         partition=partition,
         time_left=left,
+        time_limit=limit,
         time_used=used,
         node_count=count,
         comment="" if comment == "(null)" else comment,

@@ -32,6 +32,7 @@ PACKAGES = (
     "iproute2",
     "iperf3",
     "nftables",
+    "libfaketime",  # a host whose clock is off
     "procps",
     "python3",
     "python3-venv",

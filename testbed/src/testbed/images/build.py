@@ -13,6 +13,7 @@ from testbed.images import debs
 from testbed.images.cache import Built, Cache
 from testbed.images.commands import CommandError
 from testbed.images.compiling import compile_program, toolchain
+from testbed.images.golang import GoProgram, add_from_modules, go_version
 from testbed.images.oci import Layer, make_image, write_layer, write_layout
 from testbed.images.recipes import RECIPES, find
 from testbed.images.rootfs import applet_links, assemble, unpack, write_tar
@@ -99,6 +100,8 @@ def build(recipe: Recipe, packages: list[list[debs.Package]], *, cache: Cache, w
     inputs = [f"{package.name}={package.version}" for layer in packages for package in layer]
     if any(layer.programs for layer in recipe.layers):
         inputs += toolchain()
+    if any(isinstance(wanted, GoProgram) for layer in recipe.layers for wanted in layer.modules):
+        inputs.append(go_version())
     key = recipe_key(recipe)
     known = state(recipe, cache=cache)
     if known and known.inputs == tuple(inputs):
@@ -122,9 +125,11 @@ def build_layer(layer: LayerRecipe, files: Sequence[Path], *, path: Path, lower:
     """Write a layer of the packages in ``files`` to ``path``; return it with the paths in it."""
     with tempfile.TemporaryFile(dir=path.parent) as spool:
         shipped = [entry for deb in files for entry in unpack(deb, spool=spool)]
-        added = [compile_program(program, work=path.parent) for program in layer.programs]
+        added = []
         if layer.busybox:
             added += applet_links(shipped, busybox=layer.busybox, spool=spool, work=path.parent)
+        added += [compile_program(program, work=path.parent) for program in layer.programs]
+        added += [add_from_modules(wanted) for wanted in layer.modules]
         entries = assemble(shipped, [*added, *layer.entries], lower=lower)
         made = write_layer(path, partial(write_tar, entries, spool=spool))
     return made, {entry.path for entry in entries}

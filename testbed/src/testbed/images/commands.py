@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from testbed.errors import BedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # Messages are parsed and shown, and nothing here can answer a question of debconf.
@@ -23,13 +23,20 @@ class CommandError(BedError):
     """A command failed; the message holds the command, to be pasted, and the last lines of what it said."""
 
 
-def run(argv: Sequence[str], *, cwd: Path | None = None, seconds: float = 300, hint: str = "") -> str:
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 300,
+    hint: str = "",
+) -> str:
     """Return what a command writes to its standard output. A full disk is the same error as in our own writes."""
     try:
         done = subprocess.run(
             argv,
             cwd=cwd,
-            env=os.environ | ENVIRONMENT,
+            env={**os.environ, **ENVIRONMENT, **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -38,6 +38,7 @@ class Command:
     env: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     stop_signal: str = "SIGTERM"
+    user: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +138,7 @@ def runtime_config(command: Command) -> dict[str, Any]:
         "Env": [f"PATH={PATH}", *command.env],
         "ExposedPorts": {port: {} for port in command.ports},
         "StopSignal": command.stop_signal,
+        "User": command.user,
     }
     return {name: value for name, value in fields.items() if value}
 

@@ -21,6 +21,8 @@ from testbed.images.oci import Command
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from testbed.images.golang import GoFile, GoProgram
+
 __all__ = ["RECIPES", "LayerRecipe", "Recipe", "find"]
 
 PREFIX = "localhost/pinnace-test"
@@ -35,6 +37,7 @@ class LayerRecipe:
     exclude: tuple[str, ...] = ()
     entries: tuple[Entry, ...] = ()
     programs: tuple[Program, ...] = ()
+    modules: tuple[GoProgram | GoFile, ...] = ()
     busybox: str = ""
 
 
@@ -46,10 +49,11 @@ class Recipe:
     layers: tuple[LayerRecipe, ...]
     command: Command
     version: str = "1"
+    registry: str = PREFIX
 
     @property
     def reference(self) -> str:
-        return f"{PREFIX}/{self.name}:{self.version}"
+        return f"{self.registry}/{self.name}:{self.version}"
 
 
 def find(name: str, recipes: Mapping[str, Recipe] | None = None) -> Recipe:
@@ -230,6 +234,11 @@ STREAM = LayerRecipe(
 
 PYTHON = LayerRecipe(packages=("python3",), entries=(link("usr/bin/python", "python3"),))
 
+GRPC = LayerRecipe(
+    packages=("python3-grpcio",),
+    entries=(file("usr/local/bin/grpc-health", (SOURCES / "grpc-health").read_text(), mode=0o755),),
+)
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -247,5 +256,6 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="fio", layers=(BASE, FIO), command=Command(entrypoint=("fio",), cmd=("--help",))),
         Recipe(name="stream", layers=(BASE, STREAM), command=Command(cmd=("stream",))),
         Recipe(name="python", layers=(BASE, PYTHON), command=Command(cmd=("python3",))),
+        Recipe(name="grpc", layers=(BASE, PYTHON, GRPC), command=Command(cmd=("grpc-health", "5000"))),
     )
 }

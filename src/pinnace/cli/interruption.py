@@ -1,0 +1,76 @@
+"""How a command is interrupted: Ctrl-C, SIGTERM, the end of its terminal. Whatever was begun is ended in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FATAL = (signal.SIGTERM, signal.SIGHUP)
+SCRIPT_LIMIT = 10.0  # seconds that a script has to end, when we have to
+
+
+terminals: list[int] = []  # our streams that are on one; later it may be gone, and cannot be asked any more
+
+
+def terminate_on_signals() -> None:
+    """Unwind as on Ctrl-C, so that nothing half-done stays behind."""
+    terminals[:] = [descriptor for descriptor in range(3) if os.isatty(descriptor)]
+    for number in FATAL:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _terminate)
+
+
+def _terminate(signum: int, _frame: object) -> None:
+    for number in FATAL:
+        signal.signal(number, signal.SIG_IGN)
+    if signum == signal.SIGHUP:
+        _leave_terminal()
+    raise SystemExit(128 + signum)
+
+
+def _leave_terminal() -> None:
+    """The terminal is gone: what would be said there must not fail."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in terminals:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """While a cluster ends: that is what every signal asks for, and it takes less than half a minute."""
+
+    def hear(signum: int, _frame: object) -> None:
+        if signum == signal.SIGHUP:
+            _leave_terminal()
+        elif signum == signal.SIGINT:
+            click.echo("the cluster is ending: its pods get their grace period, 20 s at most", err=True)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, *FATAL)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_script(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a script to its end. If we are interrupted, so is it, and gets the time to clean up."""
+    with subprocess.Popen(argv, env=environment) as process:
+        try:
+            return process.wait()
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):  # that one has the terminal sent to both of us
+                process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(SCRIPT_LIMIT)
+            process.kill()
+            raise

@@ -1,0 +1,70 @@
+"""The commands that show clusters: list, status, logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pinnace.cli.naming import name_argument, pick
+from pinnace.cli.output import OutputFormat, output_option, show, show_one
+from pinnace.cluster.cluster import Cluster
+from pinnace.cluster.directory import all_clusters
+
+if TYPE_CHECKING:
+    from pinnace.slurm.commands import Job
+
+
+@click.command(name="list")
+@output_option
+def list_clusters(output: OutputFormat) -> None:
+    """Show your clusters."""
+    rows = [about(Cluster.existing(directory.name)) for directory in all_clusters()]
+    show(rows, output, columns=("name", "state", "job", "nodes", "hosts", "left"))
+
+
+def about(cluster: Cluster) -> dict[str, Any]:
+    """What is known of a cluster without asking its nodes."""
+    job = cluster.job()
+    return {
+        "name": cluster.name,
+        "state": cluster.state(job),
+        "job": cluster.job_id or "-",
+        "nodes": cluster.nodes,
+        "hosts": _of(job, "nodes"),
+        "left": _of(job, "time_left"),
+        "api": cluster.api_address or "-",
+        "reason": job.reason if job else "",
+    }
+
+
+def _of(job: Job | None, field: str) -> str:
+    return str(getattr(job, field) if job else "") or "-"
+
+
+@click.command()
+@name_argument
+@output_option
+def status(name: str | None, output: OutputFormat) -> None:
+    """Show a cluster: its job, how long it still has, where its API is, and what runs on every node."""
+    cluster = pick(name)
+    services = []
+    for index in range(cluster.nodes):
+        report = cluster.directory.services(index) or {"name": f"node {index}", "services": []}
+        services += [
+            {"node": report["name"], **service, "last": service["last_end"] or "-"} for service in report["services"]
+        ]
+    show_one(about(cluster), output, table=("services", services, ("node", "name", "state", "restarts", "last")))
+
+
+@click.command()
+@name_argument
+@click.argument("service", required=False)
+def logs(name: str | None, service: str | None) -> None:
+    """Print the logs of a cluster's components (all, or those of one)."""
+    for log, text in pick(name).logs(service):
+        click.echo(f"==> {log} <==")
+        click.echo(text)
+
+
+COMMANDS = (list_clusters, status, logs)

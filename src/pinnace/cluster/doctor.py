@@ -1,0 +1,144 @@
+"""Whether this site and this account are ready for clusters: here, and on compute nodes by way of a small job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pinnace.cluster import launching
+from pinnace.cluster.directory import seed_directory
+from pinnace.components.manifest import architecture, manifest
+from pinnace.components.store import State as ComponentState
+from pinnace.components.store import Stores, user_root
+from pinnace.errors import SlurmError
+from pinnace.node import checks, scratch
+from pinnace.node.checks import Check, State
+from pinnace.slurm.commands import Slurm, submission_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+MEMORY = "500M"
+MINUTES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A check, and the host that it is about."""
+
+    host: str
+    check: Check
+
+
+def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator[Finding]:
+    """All checks, one after another: of this machine, or of the nodes that Slurm gives for these options."""
+    here = os.uname().nodename
+    home = user_root().parent
+    with contextlib.suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own = [components(), *checks.home(home), slurm()]
+    yield from (Finding(host=here, check=check) for check in own)
+    if not on_nodes:
+        yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.base(os.environ)))
+    elif not any(check.state is State.FAILED for check in own):
+        yield from _of_nodes(options, home, limit)
+
+
+def components() -> Check:
+    """The upstream binaries, as a cluster would find them."""
+    stores = Stores.default(architecture())
+    entries = [stores.look(component) for component in manifest().values()]
+    missing = [entry.component.name for entry in entries if entry.state is not ComponentState.INSTALLED]
+    if missing:
+        return checks.failed(
+            "components", f"missing or damaged: {', '.join(missing)}", "Get them with `pinnace fetch`."
+        )
+    if not seed_directory():
+        return checks.warning("components", "no seed: clusters start seconds later", "Make it with `pinnace fetch`.")
+    return checks.ok("components", f"all {len(entries)} are there")
+
+
+def slurm() -> Check:
+    """Whether Slurm answers here; without it there is ``--local``."""
+    try:
+        Slurm().squeue()
+    except SlurmError as error:
+        return checks.failed("slurm", error.message, error.hint or "Is this a login node? Does `sinfo` answer?")
+    return checks.ok("slurm", "answers")
+
+
+def _of_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Finding]:
+    """Run the checks in a job; every node prints a line, whose time is compared with ours the moment it comes."""
+    token = f".seen-{os.uname().nodename}-{secrets.token_hex(4)}"
+    (home / token).touch()
+    try:
+        with tempfile.TemporaryFile("w+") as errors:
+            inside = "SLURM_JOB_ID" in os.environ
+            process = subprocess.Popen(
+                step_argv(options, home, token, inside=inside),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=dict(os.environ) if inside else submission_environment(os.environ),
+            )
+            timer = threading.Timer(limit, process.terminate)
+            timer.start()
+            heard = 0
+            try:
+                for line in process.stdout or ():
+                    about = json.loads(line)
+                    heard += 1
+                    found = [checks.compared_clock(about["time"] - time.time())]
+                    found += [Check(**check | {"state": State(check["state"])}) for check in about["checks"]]
+                    yield from (Finding(host=about["host"], check=check) for check in found)
+            finally:
+                in_time = timer.is_alive()
+                timer.cancel()
+                process.terminate()
+                process.wait()
+                if process.stdout:
+                    process.stdout.close()
+            errors.seek(0)
+            words = errors.read().strip()
+            if process.returncode or not heard:
+                said = words if in_time else f"no answer within {limit:.0f} s\n{words}"
+                yield Finding(host="nodes", check=_no_nodes(said or "no answer"))
+    finally:
+        (home / token).unlink(missing_ok=True)
+
+
+def _no_nodes(words: str) -> Check:
+    hint = "Are the options right, and are this Python and pinnace on the compute nodes too, at the same place?"
+    return checks.failed("srun", words, f"{hint} ({sys.executable})")
+
+
+def step_argv(options: Sequence[str], home: Path, token: str, *, inside: bool) -> list[str]:
+    """The checks on every node of a small job, or of the allocation that we are in."""
+    if inside:
+        options = launching.inside_options(os.environ)
+    else:
+        options = launching.with_memory(options, os.environ, MEMORY)
+        if not any(option.startswith("--time") for option in options):
+            options.append(f"--time={MINUTES}")
+        options.append("--job-name=pinnace-doctor")
+    return [
+        "srun",
+        *options,
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=0",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--input=none",
+        *(sys.executable, "-m", "pinnace.node.checks", "--home", str(home), "--token", token),
+    ]

@@ -1,0 +1,306 @@
+"""What a host must offer to be a node, checked one by one, with what to do where it does not.
+
+    python -m pinnace.node.checks [--home DIRECTORY --token NAME]
+
+``pinnace doctor`` shows all of it. An agent that cannot make its node looks here for the reason. Nothing is guessed
+that can be tried: a node is made as an agent makes it, without its processes, and removed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.network.addresses import choose, routes
+from pinnace.node import namespaces, scratch
+from pinnace.node.linux import CLONE_NEWUSER, mount, unshare
+from pinnace.node.mounts import mount_node
+from pinnace.node.wiring import look_in_sbin, wire
+from pinnace.spec import CLOCK_SKEW, LIFE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
+ADMINISTRATORS = "Ask your site's administrators"
+SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host out with --exclude."
+ROOM = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
+SCRATCH_ROOM = 256 << 20  # bytes on a host: a node without any image
+PLENTY = 5 << 30  # bytes; with less, images of an ordinary size may not fit
+SKEW = 60.0  # seconds of difference between clocks that are worth a word
+
+
+class State(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What was looked at, how it is, and what to do if it is not well."""
+
+    name: str
+    state: State
+    text: str
+    hint: str = ""
+
+
+def ok(name: str, text: str) -> Check:
+    return Check(name=name, state=State.OK, text=text)
+
+
+def warning(name: str, text: str, hint: str) -> Check:
+    return Check(name=name, state=State.WARNING, text=text, hint=hint)
+
+
+def failed(name: str, text: str, hint: str) -> Check:
+    return Check(name=name, state=State.FAILED, text=text, hint=hint)
+
+
+def host_checks(base: Path) -> Iterator[Check]:
+    """All that a node needs of this host. The trial comes last, and only if it has a chance."""
+    look_in_sbin()
+    needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base)]
+    yield from needed
+    yield addresses()
+    if not any(check.state is State.FAILED for check in needed):
+        yield from trial(base)
+
+
+def user_namespaces() -> Check:
+    name = "user namespaces"
+    code = _errno_of(lambda: unshare(CLONE_NEWUSER))
+    if not code:
+        return ok(name, "allowed")
+    for sysctl, closed, wanted in (
+        ("user/max_user_namespaces", "0", "28633"),
+        ("kernel/unprivileged_userns_clone", "0", "1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ):
+        if _read(f"/proc/sys/{sysctl}") == closed:
+            said = sysctl.replace("/", ".")
+            hint = f"{ADMINISTRATORS} for `sysctl {said}={wanted}`."
+            return failed(name, f"this host does not allow user namespaces ({said} is {closed})", hint)
+    hint = f"{ADMINISTRATORS} to allow unprivileged user namespaces."
+    return failed(name, f"this host does not allow user namespaces ({os.strerror(code)})", hint)
+
+
+def subordinate_ids() -> Check:
+    """Without them there are clusters too, in which everybody is the user."""
+    name = "subordinate ids"
+    given = namespaces.given_ids()
+    wish = f"{ADMINISTRATORS} for newuidmap, and {namespaces.IDS} ids in {namespaces.SUBUID} and {namespaces.SUBGID}."
+    if given is None:
+        return warning(name, "none: all containers run as you, whatever they ask for", wish)
+    count = min(count for _, count in given)
+    if count < namespaces.IDS:
+        return warning(name, f"only {count}: images with files of other users may fail", wish)
+    return ok(name, f"{count} in {namespaces.SUBUID} and {namespaces.SUBGID}")
+
+
+def tools() -> Check:
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    if missing:
+        packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
+        hint = f"{ADMINISTRATORS} for them (Debian's packages: {packages})."
+        return failed("tools", f"missing: {', '.join(missing)}", hint)
+    return ok("tools", ", ".join(TOOLS))
+
+
+def tun() -> Check:
+    path = "/dev/net/tun"
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        hint = f"{ADMINISTRATORS} for the kernel module `tun`, and {path} with mode 0666."
+        return failed(path, str(error.strerror), hint)
+    return ok(path, "can be opened")
+
+
+def scratch_space(base: Path) -> Check:
+    name, hint = "scratch", "Set PINNACE_SCRATCH to a directory on the nodes' own disks."
+    try:
+        with tempfile.TemporaryFile(dir=base):
+            pass
+        flags, free = os.statvfs(base).f_flag, shutil.disk_usage(base).free
+    except OSError as error:
+        return failed(name, f"{base}: {error.strerror}", hint)
+    if flags & os.ST_NOEXEC:
+        return failed(name, f"{base} is mounted noexec: nothing in an image could be run", hint)
+    return _space(name, base, free, SCRATCH_ROOM, hint)
+
+
+def home(path: Path, token: str = "") -> Iterator[Check]:
+    """The directory with clusters and components. ``token`` is a file that another host has put there."""
+    hint = "Set PINNACE_HOME to a directory that you may write to, on a file system that all nodes share."
+    if token and not (path / token).exists():
+        yield failed("home", f"{path} is not the same directory as on {token.split('-')[1]}", hint)
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=path) as file:
+            free = shutil.disk_usage(path).free
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                said = f"{path} has no file locks ({error.strerror})"
+                yield warning("locks", said, "Do not run two `pinnace fetch` or `image` commands at once.")
+    except OSError as error:
+        yield failed("home", f"{path}: {error.strerror}", hint)
+        return
+    shared = ", the same on all hosts" if token else ""
+    checked = _space("home", path, free, ROOM, "Free some space or your quota, or set PINNACE_HOME elsewhere.")
+    yield Check(name=checked.name, state=checked.state, text=checked.text + shared, hint=checked.hint)
+
+
+def addresses() -> Check:
+    """Whether the ranges that a cluster would take by itself shadow a network of this host."""
+    name, hint = "addresses", "Give clusters a network that your site does not use, with --network."
+    occupied = routes(_read("/proc/net/route"))
+    try:
+        return ok(name, " ".join(map(str, choose(occupied).all)))
+    except ValueError as error:
+        return warning(name, str(error), hint)
+
+
+def require_clock(made: float, now: float) -> None:
+    """Raise if certificates that were made then are not valid by this host's clock."""
+    if made - CLOCK_SKEW <= now <= made + LIFE:
+        return
+    said = f"{_span(abs(now - made))} {'ahead' if now > made else 'behind'}"
+    raise namespaces.NamespaceError(
+        f"its clock is {said}, by the clock of the host where the cluster was made", hint=SET_CLOCK
+    )
+
+
+def compared_clock(skew: float) -> Check:
+    """Another host's clock against ours."""
+    name = "clock"
+    said = f"{_span(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
+    if skew < -CLOCK_SKEW or skew > LIFE:
+        return failed(name, said, SET_CLOCK)
+    if abs(skew) > SKEW:
+        return warning(name, said, SET_CLOCK)
+    return ok(name, f"within {SKEW:.0f} s of this host's")
+
+
+def trial(base: Path) -> list[Check]:
+    """Make a node, as an agent does, and see how far it gets."""
+    directory = scratch.make(base, os.getuid())
+    try:
+        keeping = namespaces.Keeping(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
+        keeper, line = namespaces.start(lambda line: _try_inside(line, directory), keeping)
+        with line:
+            heard = line.recv(1 << 16)
+        os.waitpid(keeper, 0)
+    except (OSError, namespaces.NamespaceError) as error:
+        return [failed("node", str(error), f"{ADMINISTRATORS}; they will know the cause.")]
+    finally:
+        scratch.remove(directory)
+    if not heard:
+        return [failed("node", "its first process ended", "The lines above say why.")]
+    return [Check(**about | {"state": State(about["state"])}) for about in json.loads(heard)]
+
+
+def _try_inside(line: socket.socket, directory: Path) -> None:
+    checks = []
+    try:
+        mount_node(directory, {})
+        wire(choose([]), 0)
+        checks.append(ok("node", "namespaces, mounts and network can be made"))
+        checks += [_overlay(), _bridge()]
+    except (OSError, RuntimeError) as error:
+        checks.append(failed("node", str(error), f"{ADMINISTRATORS} what forbids it: SELinux, AppArmor, the kernel?"))
+    line.send(json.dumps([asdict(check) for check in checks]).encode())
+
+
+def _overlay() -> Check:
+    """As containerd uses it: on the node's own disk."""
+    top = Path("/var/lib/containerd/trial")
+    parts = {name: top / name for name in ("lower", "upper", "work", "merged")}
+    try:
+        for part in parts.values():
+            part.mkdir(parents=True)
+        data = f"lowerdir={parts['lower']},upperdir={parts['upper']},workdir={parts['work']}"
+        mount("overlay", str(parts["merged"]), "overlay", 0, data)
+        (parts["merged"] / "file").touch()
+    except OSError as error:
+        hint = "It takes Linux 5.11, and a local file system: see PINNACE_SCRATCH."
+        return failed("overlayfs", str(error.strerror), hint)
+    return ok("overlayfs", "works in a user namespace")
+
+
+def _bridge() -> Check:
+    if Path("/proc/sys/net/bridge").is_dir():
+        return ok("br_netfilter", "loaded")
+    return warning(
+        "br_netfilter",
+        "not loaded: a Service does not reach pods of the node that it is asked from",
+        f"{ADMINISTRATORS} for `modprobe br_netfilter`.",
+    )
+
+
+def _space(name: str, path: Path, free: int, least: int, hint: str) -> Check:
+    said = f"{free / 2**30:.1f} GiB free in {path}" if free >= 1 << 30 else f"{free >> 20} MiB free in {path}"
+    if free < least:
+        return failed(name, said, hint)
+    return warning(name, said, hint) if free < PLENTY else ok(name, said)
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _errno_of(call: Callable[[], None]) -> int:
+    """Try something in a process of its own, for it cannot be undone: 0, or the kernel's error."""
+    child = os.fork()
+    if child == 0:
+        code = errno.EIO
+        try:
+            call()
+            code = 0
+        except OSError as error:
+            code = error.errno or errno.EIO
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text().strip()
+    return ""
+
+
+def main(argv: list[str]) -> int:
+    """For another host, which reads it line by line and compares our clock with its own."""
+    parser = argparse.ArgumentParser(prog="pinnace-checks")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--token", default="")
+    words = parser.parse_args(argv)
+    checks = [*home(words.home, words.token), *host_checks(scratch.base(os.environ))]
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    print(json.dumps({"host": name, "time": time.time(), "checks": [asdict(check) for check in checks]}), flush=True)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from pinnace.slurm.times import parse_span
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0:59", 59), ("1:00", 60), ("59:30", 3570), ("2:00:01", 7201), ("1-00:00:00", 86400), ("10-01:00:00", 867600)],
+)
+def test_what_squeue_prints_becomes_seconds(text: str, seconds: int) -> None:
+    assert parse_span(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["UNLIMITED", "NOT_SET", "INVALID", "", "Partition_Limit"])
+def test_what_has_no_end_is_none(text: str) -> None:
+    assert parse_span(text) is None
