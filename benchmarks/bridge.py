@@ -39,7 +39,7 @@ def slurmjob(name: str, **options: str) -> str:
     spec = {"script": SCRIPT, "logs": False, "options": {"memory": "10M", "time": "10", **options}}
     if not options:
         spec["options"] |= {"workingDirectory": "/home/alice"}
-    head = {"apiVersion": "pinnace.local/v1alpha1", "kind": "SlurmJob", "metadata": {"name": name}}
+    head = {"apiVersion": "pinnace.dev/v1alpha1", "kind": "SlurmJob", "metadata": {"name": name}}
     return json.dumps({**head, "spec": spec})
 
 
@@ -108,8 +108,8 @@ class Bench:
         say(f"in {QUIET:.0f} s without a change: {rpcs} questions to slurmctld, "
             f"{requests} requests to the API server about SlurmJobs")  # fmt: skip
         begin = time.monotonic()
-        self.run(*self.kubectl, "delete", "slurmjobs.pinnace.local", "--all", "--wait=false")
-        while self.run(*self.kubectl, "get", "slurmjobs.pinnace.local", "-o", "name"):
+        self.run(*self.kubectl, "delete", "slurmjobs.pinnace.dev", "--all", "--wait=false")
+        while self.run(*self.kubectl, "get", "slurmjobs.pinnace.dev", "-o", "name"):
             if time.monotonic() - begin > LIMIT:
                 raise TimeoutError("not all objects went")
             time.sleep(1)
@@ -129,7 +129,7 @@ def main() -> int:
             ["pinnace", "bridge", "--name", "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as bridge:
             deadline = time.monotonic() + 60
-            while "slurmjobs.pinnace.local" not in bench.run(*bench.kubectl, "api-resources", "-o", "name"):
+            while "slurmjobs.pinnace.dev" not in bench.run(*bench.kubectl, "api-resources", "-o", "name"):
                 if time.monotonic() > deadline:
                     raise TimeoutError("the bridge does not start")
                 time.sleep(0.5)

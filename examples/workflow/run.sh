@@ -6,8 +6,8 @@ cd "$(dirname "$0")"
 kubectl apply -f prepare.yaml
 kubectl wait --for=condition=Complete job/prepare --timeout=120s
 kubectl apply -f compute.yaml
-kubectl wait --for=condition=Complete slurmjob.pinnace.local/compute slurmjob.pinnace.local/check --timeout=300s
+kubectl wait --for=condition=Complete slurmjob.pinnace.dev/compute slurmjob.pinnace.dev/check --timeout=300s
 kubectl apply -f collect.yaml
 kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/collect --timeout=120s
-kubectl get slurmjobs.pinnace.local
+kubectl get slurmjobs.pinnace.dev
 kubectl logs collect

@@ -10,10 +10,13 @@ logs/<node>/…          what every process of a node said
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,34 @@ HEAD = 0
 API_PORT = 6443  # inside the fabric; on the host it is any free one
 CLOCK_SKEW = 86400.0  # seconds by which a host's clock may be behind: certificates are valid from so long ago
 LIFE = 400 * 86400.0  # seconds for which certificates are valid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provisioning:
+    """How pods that wait get Slurm jobs that serve them (see ``pinnace.provisioner``).
+
+    ``pods_as_jobs``: every pod that does not say otherwise is a job. ``elastic``: at least and at most so many jobs
+    join as nodes. ``options`` are sbatch's, for all of these jobs. ``settings`` are the site's or user's own.
+    ``standing`` is the number of nodes that the cluster began with.
+    """
+
+    pods_as_jobs: bool = False
+    elastic: tuple[int, int] = (0, 0)
+    options: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    standing: int = 1
+
+    @staticmethod
+    def from_json(data: dict[str, Any] | None) -> Provisioning | None:
+        if data is None:
+            return None
+        return Provisioning(
+            pods_as_jobs=data["pods_as_jobs"],
+            elastic=(data["elastic"][0], data["elastic"][1]),
+            options=tuple(data["options"]),
+            settings=data["settings"],
+            standing=data["standing"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +74,7 @@ class ClusterSpec:
     images: str = ""
     binds: dict[str, str] = field(default_factory=dict)
     publish: tuple[int, ...] = ()
+    provisioning: Provisioning | None = None
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
 
@@ -56,6 +88,7 @@ class ClusterSpec:
             "images": self.images,
             "binds": self.binds,
             "publish": list(self.publish),
+            "provisioning": asdict(self.provisioning) if self.provisioning else None,
             "made": self.made,
             "bridge": self.bridge,
         }
@@ -65,7 +98,8 @@ class ClusterSpec:
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))
-        return ClusterSpec(directory=directory, ranges=ranges, publish=publish, **data)
+        provisioning = Provisioning.from_json(data.pop("provisioning", None))
+        return ClusterSpec(directory=directory, ranges=ranges, publish=publish, provisioning=provisioning, **data)
 
     @property
     def secrets(self) -> Path:
@@ -92,6 +126,10 @@ class ClusterSpec:
     def logs(self, node: str) -> Path:
         return self.directory / "logs" / node
 
+    def pod_logs(self, node: str) -> Path:
+        """What the pods of a node said, where that has to outlive the node."""
+        return self.directory / "pods" / node
+
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
@@ -102,14 +140,42 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tenant:
+    """The pod that a node is for, where it is for one alone."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @staticmethod
+    def parse(text: str) -> Tenant:
+        namespace, name, uid = text.split("/")
+        return Tenant(namespace=namespace, name=name, uid=uid)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.uid}"
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One node of it: this allocation."""
+    """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
+
+    ``images`` are those of its tenant, fetched while the kubelet starts.
+    """
 
     cluster: ClusterSpec
     index: int
     name: str
     scratch: Path
     share: Share
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    tenant: Tenant | None = None
+    images: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -119,11 +185,36 @@ class NodeSpec:
     def is_head(self) -> bool:
         return self.index == HEAD
 
+    @property
+    def joined(self) -> bool:
+        """Whether it has come to a cluster that ran already."""
+        return self.index >= (self.cluster.provisioning.standing if self.cluster.provisioning else sys.maxsize)
+
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]
 
     def secret(self, name: str) -> str:
         return str(self.cluster.secrets / name)
+
+
+def take_index(directory: Path, about: dict[str, Any], *, first: int, last: int) -> int:
+    """Take the lowest index that no node of a running cluster has, by creating its file: exactly one can.
+
+    The file stays when the node has ended; whoever has seen to it that nothing of the node is left removes it.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".joining-", dir=directory)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(about, file)
+        taken = set(os.listdir(directory))  # noqa: PTH208 - a real opendir, now
+        for index in range(first, last + 1):
+            if f"{index}.json" not in taken:
+                with contextlib.suppress(FileExistsError):
+                    os.link(name, directory / f"{index}.json")
+                    return index
+    finally:
+        Path(name).unlink()
+    raise OSError(errno.ENOSPC, f"the cluster has {last} nodes already, and addresses for no more")
 
 
 def write_json(path: Path, data: object) -> None:

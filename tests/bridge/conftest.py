@@ -71,10 +71,10 @@ class Cluster:
         return found
 
     def job(self, name: str) -> Object:
-        return self.get("slurmjobs.pinnace.local", name)
+        return self.get("slurmjobs.pinnace.dev", name)
 
     def serves_slurmjobs(self) -> bool:
-        return "slurmjobs.pinnace.local" in self.kubectl("api-resources", "-o", "name", code=None)
+        return "slurmjobs.pinnace.dev" in self.kubectl("api-resources", "-o", "name", code=None)
 
     def until(self, what: str, ready: Callable[[], Any], limit: float = LIMIT) -> Any:
         deadline = time.monotonic() + limit
@@ -87,7 +87,7 @@ class Cluster:
 
     def overview(self) -> str:
         return (
-            self.kubectl("get", "slurmjobs.pinnace.local,pods", "-A", "-o", "wide", code=None)
+            self.kubectl("get", "slurmjobs.pinnace.dev,pods", "-A", "-o", "wide", code=None)
             + self.alice.run("squeue", "--states=all", code=None).stdout
         )
 
@@ -166,7 +166,7 @@ def bridged(cluster: Cluster) -> Iterator[Cluster]:
 def slurmjob(name: str, script: str, *, namespace: str = "default", **spec: Any) -> Object:
     options = {"memory": "50M", "time": "5"} | spec.pop("options", {})
     return {
-        "apiVersion": "pinnace.local/v1alpha1",
+        "apiVersion": "pinnace.dev/v1alpha1",
         "kind": "SlurmJob",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"script": f"#!/bin/bash\n{script}\n", "options": options, **spec},

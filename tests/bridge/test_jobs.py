@@ -43,7 +43,7 @@ def test_a_job_with_everything(bridged: Cluster) -> None:
     assert bridged.phase("everything") == "Failed"  # the pod ends like the job
     assert (bridged.alice.home / "results" / "out.txt").read_text() == "result\n"
     assert names_of(bridged.alice, status["jobID"]) == ["named"]
-    assert "pinnace.local/slurm" not in bridged.job("everything")["metadata"].get("finalizers", [])
+    assert "pinnace.dev/slurm" not in bridged.job("everything")["metadata"].get("finalizers", [])
     shown = bridged.kubectl("get", "slj", "everything")
     assert shown.split()[:5] == ["NAME", "STATE", "JOBID", "NODES", "EXIT"]
     assert "s3cret" not in (bridged.alice.home / "bridge.log").read_text()

@@ -74,7 +74,7 @@ spec:
 NOT_OURS = """
 apiVersion: v1
 kind: PersistentVolume
-metadata: {name: not-ours, annotations: {pv.kubernetes.io/provisioned-by: pinnace.local/shared}}
+metadata: {name: not-ours, annotations: {pv.kubernetes.io/provisioned-by: pinnace.dev/shared}}
 spec:
   capacity: {storage: 1Gi}
   accessModes: [ReadWriteOnce]

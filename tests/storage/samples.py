@@ -37,7 +37,7 @@ def volume(
         "name": f"pvc-{UID}",
         "resourceVersion": "8",
         "annotations": {MADE_BY: provisioner},
-        "finalizers": ["kubernetes.io/pv-protection", "pinnace.local/data"],
+        "finalizers": ["kubernetes.io/pv-protection", "pinnace.dev/data"],
     }
     if going:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"

@@ -93,7 +93,7 @@ def test_a_deleted_volume_goes_with_its_data_or_without(
 ) -> None:
     path = directories.make(NAME, ephemeral=True)
     going = volume(path=str(path), policy=policy, phase="Released", going=policy == "Retain")
-    going["metadata"]["finalizers"] = ["pinnace.local/data"]
+    going["metadata"]["finalizers"] = ["pinnace.dev/data"]
     api.put(VOLUMES, going)
     lives(api, directories, mortal)
     assert not api.all(VOLUMES)

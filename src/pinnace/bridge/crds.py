@@ -49,7 +49,7 @@ class Resource:
         return "/".join([f"{where}/{self.plural}", *(word for word in (name, part) if word)])
 
 
-SLURMJOB = Resource(group="pinnace.local", kind="SlurmJob", plural="slurmjobs")
+SLURMJOB = Resource(group="pinnace.dev", kind="SlurmJob", plural="slurmjobs")
 BRIDGEJOB = Resource(group="bridgejob.ibm.com", kind="BridgeJob", plural="bridgejobs")
 WLM_SLURMJOB = Resource(group="wlm.sylabs.io", kind="SlurmJob", plural="slurmjobs")
 WLM_WLMJOB = Resource(group="wlm.sylabs.io", kind="WlmJob", plural="wlmjobs")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pinnace.bridge.slurmjob import Job, Object
 
-LABEL = "pinnace.local/slurmjob"
+LABEL = "pinnace.dev/slurmjob"
 # Every file of the patterns from where it was left off, until the mark is there; then to the end. Ends like the job.
 FOLLOW = """
 mark=$1; shift; IFS=; last=

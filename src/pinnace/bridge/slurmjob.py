@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-FINALIZER = "pinnace.local/slurm"
-INTENT = "pinnace.local/submitting"  # "<attempt> <seconds since 1970> <name>", written before the submission
-ABANDON = "pinnace.local/abandon"  # "true": let the object go even if its Slurm cannot be asked
+FINALIZER = "pinnace.dev/slurm"
+INTENT = "pinnace.dev/submitting"  # "<attempt> <seconds since 1970> <name>", written before the submission
+ABANDON = "pinnace.dev/abandon"  # "true": let the object go even if its Slurm cannot be asked
 DEFAULT_OUTPUT = ("slurm-%j.out", "slurm-%A_%a.out")  # sbatch's own, for a job and for an array
 # Of several tasks' ends the one that is told: what went wrong before what went right.
 ORDER = (JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY, JobState.FAILED, JobState.TIMEOUT,

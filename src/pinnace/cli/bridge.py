@@ -41,7 +41,7 @@ from pinnace.controlplane.access import Access
 @click.option("--log-pods", type=click.IntRange(0), default=20, show_default=True, help="How many at once.")
 @click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between polls.")
 @click.option("--nodes", is_flag=True, help="Show Slurm's partitions as nodes.")
-@click.option("--own-kind-only", is_flag=True, help="Only SlurmJob of pinnace.local, not the predecessors' kinds.")
+@click.option("--own-kind-only", is_flag=True, help="Only SlurmJob of pinnace.dev, not the predecessors' kinds.")
 @click.option("--no-install", is_flag=True, help="The kinds are installed already; you may not.")
 @click.option("--print-crds", is_flag=True, help="Only print the custom resource definitions.")
 @click.option(

@@ -19,6 +19,7 @@ from pinnace.cli.durations import wait_limit_option
 from pinnace.cli.interruption import run_script, uninterrupted
 from pinnace.cli.naming import complete_names, name_argument, pick, which_option
 from pinnace.cli.output import Steps
+from pinnace.cli.provisioning import provisioning, provisioning_options
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster import Cluster, Place
@@ -76,6 +77,7 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @publish_option
 @network_option
 @bridge_option
+@provisioning_options
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option(
     "--wait/--no-wait",
@@ -95,6 +97,8 @@ def up(
     publish: tuple[int, ...],
     network: str | None,
     bridge: str | None,
+    pods_as_jobs: bool,
+    elastic: tuple[int, int] | None,
     local: bool,
     wait: bool | None,
     wait_limit: float | None,
@@ -116,6 +120,7 @@ def up(
         publish=publish,
         network=network,
         bridge=bridge,
+        provisioning=provisioning(context, pods_as_jobs=pods_as_jobs, elastic=elastic),
         retain=retain,
     )
     if dry_run:

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,10 +28,12 @@ from pinnace.cluster.directory import Directory, Run, find_ranges, need_room, ve
 from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
+from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
 from pinnace.errors import ClusterError, SlurmError
 from pinnace.node.linux import die_with_parent
 from pinnace.node.namespaces import as_root
 from pinnace.node.stopping import ask_to_stop
+from pinnace.provisioner.translation import claimed
 from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
 from pinnace.spec import HEAD, ClusterSpec
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pinnace.slurm.commands import Job
+    from pinnace.spec import Provisioning
 
 POLL = 0.05  # seconds between looks at files and processes
 SLURM_PAUSE = 1.0  # seconds between questions to Slurm
@@ -79,6 +83,7 @@ class Cluster:
         publish: Iterable[int] = (),
         network: str | None = None,
         bridge: str | None = None,
+        provisioning: Provisioning | None = None,
         retain: bool = False,
     ) -> None:
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
@@ -91,6 +96,7 @@ class Cluster:
         self.publish = tuple(publish)
         self.network = network
         self.bridge = bridge
+        self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,7 +122,12 @@ class Cluster:
         """Make the directory and submit; does not wait for anything."""
         ranges = find_ranges(self.network, self.nodes)
         self.directory.create(
-            verified_binaries(), ranges=ranges, binds=self.binds, publish=self.publish, bridge=self.bridge
+            verified_binaries(),
+            ranges=ranges,
+            binds=self.binds,
+            publish=self.publish,
+            provisioning=self.provisioning,
+            bridge=self.bridge,
         )
         try:
             self.directory.add_images(self.images)
@@ -188,7 +199,7 @@ class Cluster:
             if ready is not None and ready != said:
                 said = ready
                 report(f"{ready} of {self.nodes} nodes are ready")
-            if ready == self.nodes and self._controllers_work(api):
+            if ready == self.nodes and self._controllers_work(api) and self._decides(api):
                 self._was_ready = True
                 return
             self._check_start(deadline, give_up, f"{ready or 0} of {self.nodes} nodes")
@@ -225,6 +236,16 @@ class Cluster:
         except (ApiError, OSError, http.client.HTTPException):
             return False
         return True
+
+    def _decides(self, api: Api) -> bool:
+        """Whether the API makes jobs of pods already, where it is to."""
+        if not self.provisioning:
+            return True
+        try:
+            made = api.request("POST", *probe())
+        except (ApiError, OSError, http.client.HTTPException):
+            return False
+        return bool(made["spec"]["schedulerName"] == SCHEDULER)
 
     def _wait_for_head(self, report: Report, give_up: float) -> str:
         """Until the job runs and the first agent has said where it is. A job may be pending for days."""
@@ -404,6 +425,7 @@ class Cluster:
     def down(self) -> None:
         """End the cluster in order and remove its directory, unless it is to be retained."""
         self._end()
+        self._cancel_jobs()
         volumes = Directories(ClusterSpec.volumes_of(self.directory.path))
         if not self.retain:
             self.directory.remove()
@@ -432,6 +454,23 @@ class Cluster:
             deadline = time.monotonic() + END_LIMIT
             while run.alive and time.monotonic() < deadline:
                 time.sleep(POLL)
+
+    def _cancel_jobs(self) -> None:
+        """End what the provisioner has submitted. Nodes that run see that their head is gone; others still wait."""
+        if not self.directory.has_jobs:
+            return
+        deadline = time.monotonic() + END_LIMIT
+        cancelled: set[int] = set()
+        while time.monotonic() < deadline:
+            jobs = [job for job in self.slurm.squeue() if claimed(job.comment, self.name)]
+            alive = [job.id for job in jobs if job.state.phase is not Phase.ENDED or job.state is JobState.COMPLETING]
+            if not alive:
+                return
+            for number in set(alive) - cancelled:
+                self.slurm.scancel(number)
+                cancelled.add(number)
+            time.sleep(0.2)
+        raise SlurmError(f"jobs of the cluster {self.name} do not end", hint="See `squeue --me`.")
 
     @staticmethod
     def _end_process(process: subprocess.Popen[bytes], *, asked: bool) -> None:
@@ -485,7 +524,8 @@ def held_signals() -> Iterator[None]:
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:
-    return is_ready(node) and not node["spec"].get("taints")
+    own = HEAD_TAINT.partition(":")[0]
+    return is_ready(node) and all(taint["key"] == own for taint in node["spec"].get("taints", ()))
 
 
 def describe_pending(job: Job) -> str:

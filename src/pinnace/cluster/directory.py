@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 
     from pinnace.images.store import Stored
     from pinnace.network.addresses import Ranges
+    from pinnace.spec import Provisioning
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STANDARD_INPUT = "standard input"
-PARTS = ("secrets", "images", "nodes", "logs")
+PARTS = ("secrets", "images", "nodes", "logs", "pods")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,11 @@ class Run:
     def alive(self) -> bool:
         """Whether the process is there, as far as can be seen from here."""
         return self.pid is not None and self.host == os.uname().nodename and Path(f"/proc/{self.pid}").exists()
+
+
+def home() -> Path:
+    """Where everything of the user is."""
+    return user_root().parent
 
 
 def clusters_root() -> Path:
@@ -119,6 +125,7 @@ class Directory:
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
         bridge: str | None = None,
+        provisioning: Provisioning | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
@@ -143,6 +150,7 @@ class Directory:
                         images=str(image_store().root),
                         binds=binds or {},
                         publish=tuple(publish),
+                        provisioning=provisioning,
                         made=time.time(),
                         bridge=bridge,
                     )
@@ -170,6 +178,11 @@ class Directory:
     @property
     def spec(self) -> ClusterSpec:
         return ClusterSpec.load(self.path)
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether jobs may have been submitted for this cluster, beside its own."""
+        return (self.path / "cluster.json").exists() and self.spec.provisioning is not None
 
     def write_run(self, run: Run) -> None:
         write_json(self.path / "job.json", asdict(run))

@@ -12,7 +12,7 @@ import os
 import ssl
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,10 @@ class Access:
     certificate: bytes = b""  # PEM: the user's certificate and key
     token: Callable[[], str] | None = field(default=None, compare=False)
     namespace: str = "default"
+
+    def at(self, host: str, port: int) -> Access:
+        """The same API at another place: outside the fabric ours has one of its own."""
+        return replace(self, server=f"https://{host}:{port}")
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token()}"} if self.token else {}

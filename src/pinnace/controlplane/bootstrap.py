@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
+from pinnace.controlplane.placement import placement_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +35,8 @@ def bootstrap(node: NodeSpec) -> None:
     ranges = node.cluster.ranges
     deadline = time.monotonic() + LIMIT
     create_all(api, [*root_certificate(ca), *dns_objects(ranges), *of_every_cluster()], until=deadline)
+    if node.cluster.provisioning:
+        create_all(api, placement_objects(node.cluster.provisioning), until=deadline)
     admit_nodes(api, node.cluster.ranges, until=deadline)
 
 

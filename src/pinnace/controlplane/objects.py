@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-SHARED = "pinnace.local/shared"  # the provisioners of the storage classes
-SCRATCH = "pinnace.local/scratch"
+SHARED = "pinnace.dev/shared"  # the provisioners of the storage classes
+SCRATCH = "pinnace.dev/scratch"
 
 
 def default_service_account() -> list[tuple[str, Object]]:
@@ -51,7 +51,7 @@ def dns_objects(ranges: Ranges) -> list[tuple[str, Object]]:
 def coredns_role() -> list[tuple[str, Object]]:
     """What CoreDNS may see."""
     watched = ["list", "watch"]
-    return _role(
+    return make_role(
         "pinnace:coredns",
         {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": watched},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": watched},
@@ -61,7 +61,7 @@ def coredns_role() -> list[tuple[str, Object]]:
 def storage_role() -> list[tuple[str, Object]]:
     """What the provisioner of volumes may do (see ``pinnace.storage``)."""
     changes = ["list", "watch", "patch"]
-    return _role(
+    return make_role(
         "pinnace:storage",
         {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": [*changes, "create", "delete"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": changes},
@@ -104,7 +104,7 @@ def _storage_class(
     return "/apis/storage.k8s.io/v1/storageclasses", body
 
 
-def _role(name: str, *rules: Object) -> list[tuple[str, Object]]:
+def make_role(name: str, *rules: Object) -> list[tuple[str, Object]]:
     """A ClusterRole, and its binding to the user of the same name."""
     group = "rbac.authorization.k8s.io"
     return [

@@ -159,6 +159,7 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
         Identity(file="kube-proxy", common_name="system:kube-proxy"),
         Identity(file="coredns", common_name="pinnace:coredns"),
         Identity(file="storage", common_name="pinnace:storage"),
+        Identity(file="provisioner", common_name="pinnace:provisioner"),
     ):
         authority.issue_kubeconfig(identity, server)
     # It takes its kubeconfig for all that it talks to, and nodes have other names than the API.

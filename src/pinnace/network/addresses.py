@@ -66,6 +66,11 @@ class Ranges:
     def all(self) -> tuple[IPv4Network, ...]:
         return self.nodes, self.pods, self.services
 
+    @property
+    def last_index(self) -> int:
+        """Of the node that has the last part of the pods' range."""
+        return min(self.pods.num_addresses >> 8, self.nodes.num_addresses - 3) - 1
+
     def node(self, index: int) -> IPv4Address:
         return self.nodes[index + 1]
 

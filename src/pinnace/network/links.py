@@ -132,6 +132,15 @@ class Link:
             sock.setblocking(False)
             self._socket = sock
             self._dialling = False
+        threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
+
+    def _watch(self, sock: socket.socket) -> None:
+        """Give a connection up when its other end does, not when the next frames are lost: another node may follow."""
+        poll = select.poll()
+        poll.register(sock, select.POLLIN | select.POLLRDHUP)  # nothing is ever received here
+        poll.poll()
+        if self._socket is sock:
+            self.close()
 
     def _connect(self) -> socket.socket:
         address = self._find(self.peer)

@@ -1,9 +1,11 @@
 """The agent: turns the allocation that it runs in into a node of a cluster.
 
-    python -m pinnace.node.agent --cluster DIRECTORY [--index N --name NAME]
+    python -m pinnace.node.agent --cluster DIRECTORY [--index N --name NAME | --join [--pod NAMESPACE/NAME/UID]]
 
 It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
-node lives. It is the same on every node and in every model; the node with index 0 also has the control plane.
+node lives. It is the same on every node and in every model; the node with index 0 also has the control plane. A node
+that joins later takes a free index, and is named after its job: several may run on one host. If it is for one pod, it
+ends with it, and with its exit code (see ``node.tenancy``).
 """
 
 from __future__ import annotations
@@ -21,18 +23,20 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.placement import HEAD_TAINT
 from pinnace.errors import PinnaceError
 from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import cache, checks, deadline, namespaces, scratch
-from pinnace.node.init import END, Init
+from pinnace.node import cache, checks, deadline, namespaces, scratch, tenancy
+from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
 from pinnace.node.wiring import look_in_sbin
-from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, read_json, write_json
+from pinnace.provisioner import provisioner_argv
+from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 HELPER_PAUSE = 0.2  # seconds before a helper is started again
 HEAD_PAUSE = 0.2  # seconds between attempts to reach the head
 ASKED = signal.SIGUSR1  # from a helper to the agent: end in order
+LEFT = signal.SIGUSR2  # likewise: nothing runs here any more, end now
 HEAD_LIMIT = 120.0  # seconds of silence after which a node gives up
 
 
@@ -134,8 +139,9 @@ class Agent:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
         certificates = 0
-        if node.is_head:
+        if node.is_head or node.joined:
             certificates = fork(self._issue_certificates)
+        if node.is_head:
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
@@ -156,10 +162,26 @@ class Agent:
             helpers["bridge"] = self._bridge
         if not node.is_head:
             helpers["watch"] = lambda: self._watch_head(agent)
-        elif "job" in about:
-            fork(lambda: self._watch_time(int(about["job"]), agent))
+        else:
+            if "job" in about:
+                fork(lambda: self._watch_time(int(about["job"]), agent))
+            if node.cluster.provisioning:
+                helpers["provisioner"] = self._provision
+        if node.tenant:
+            told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+            def left(code: int) -> None:
+                os.write(tell, bytes([code]))
+                os.kill(agent, LEFT)
+
+            helpers["tenant"] = lambda: tenancy.serve(node, left)
         try:
-            return self._wait(keeper, line, helpers, certificates)
+            self._wait(keeper, line, helpers, certificates)
+            if node.tenant:
+                with contextlib.suppress(BlockingIOError):
+                    return os.read(told, 1)[0]
+                return tenancy.EVICTED  # it was not asked: its head is gone
+            return 0
         finally:
             self._mark_ended()
 
@@ -181,29 +203,52 @@ class Agent:
         return namespaces.Keeping(sweep=sweep, end=end)
 
     def _mark_ended(self) -> None:
-        write_json(self.node.cluster.node_file(self.node.index), {"name": self.node.name, "ended": True})
+        about = {"name": self.node.name, "ended": True}
+        if "SLURM_JOB_ID" in os.environ:
+            about["job"] = int(os.environ["SLURM_JOB_ID"])
+        write_json(self.node.cluster.node_file(self.node.index), about)
 
     def _issue_certificates(self) -> None:
         """Let the control plane's part of pinnace make the kubelets' certificates, now that the nodes are known."""
         nodelist = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
         names = [self.node.name]
-        if nodelist:
+        if nodelist and not self.node.joined:
             argv = ["scontrol", "show", "hostnames", nodelist]
             names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
         from pinnace.controlplane import pki  # noqa: PLC0415 - it needs `cryptography`, which only the head has to have
 
-        pki.create_nodes(self.node.cluster.secrets, self.node.cluster.ranges, enumerate(names))
+        pki.create_nodes(self.node.cluster.secrets, self.node.cluster.ranges, enumerate(names, self.node.index))
 
-    def _wait(self, keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int) -> int:
+    def _provision(self) -> None:
+        """Become the provisioner, which needs the host's network: Slurm is there, and the API is too."""
+        node = self.node
+        with (node.cluster.logs(node.name) / "provisioner.log").open("ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        os.execv(sys.executable, provisioner_argv(sys.executable, node.cluster.directory))  # noqa: S606
+
+    @staticmethod
+    def _wait(keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int) -> None:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
+        running: dict[int, str] = {}
+
+        def tell(word: bytes) -> None:
+            with contextlib.suppress(OSError):
+                line.send(word)
 
         def end(*_: object) -> None:
-            with contextlib.suppress(OSError):
-                line.send(END)
+            """In order; a pod that has the node for itself is ended first, and its helper then tells us."""
+            tenants = [pid for pid, name in running.items() if name == "tenant"]
+            for pid in tenants:
+                os.kill(pid, tenancy.EVICT)
+            if not tenants:
+                tell(END)
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, ASKED):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
-        running = {fork(work): name for name, work in helpers.items()}
+        signal.signal(ASKED, lambda *_: tell(END))
+        signal.signal(LEFT, lambda *_: tell(AT_ONCE))
+        running |= {fork(work): name for name, work in helpers.items()}
         while True:
             pid, status = os.wait()
             if pid == keeper:
@@ -211,7 +256,7 @@ class Agent:
                 if code:
                     words = namespaces.last_words(line)
                     raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
-                return 0
+                return
             if pid == certificates and status:
                 raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
             if name := running.pop(pid, None):
@@ -332,27 +377,64 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--stop", action="store_true", help="ask the cluster to end, instead of being a node of it")
     parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
     parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
+    parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
+    parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
     words = parser.parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
     look_in_sbin()
     spec = ClusterSpec.load(words.cluster.resolve())
+    host, name = words.name, words.name
+    index: int | None = None if words.join else int(words.index)
     try:
         checks.require_clock(spec.made, time.time())
+        labels = dict(label.split("=", 1) for label in words.label)
+        taints: tuple[str, ...] = ()
+        if index == HEAD and spec.provisioning and spec.provisioning.pods_as_jobs:
+            taints = (HEAD_TAINT,)
+        if index is None:
+            if refusal := may_not_join(spec):
+                say(refusal)
+                return 1
+            name = tenancy.node_name(os.environ)
+            index = joining_index(spec, name)
+            labels |= tenancy.labels(os.environ, host)
+            taints = tenancy.taints(words.pod) if words.pod else ()
         node = NodeSpec(
             cluster=spec,
-            index=words.index,
-            name=words.name,
+            index=index,
+            name=name,
             scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
+            labels=labels,
+            taints=taints,
+            tenant=words.pod,
+            images=tuple(words.image),
         )
         return Agent(node).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:
         reason, hint = explain(error, scratch.base(os.environ))
-        message = f"{words.name} cannot be a node: {reason}"
+        message = f"{host} cannot be a node: {reason}"
         say(message)
-        write_json(spec.node_file(words.index), {"name": words.name, "failed": message, "hint": hint})
+        if index is not None:
+            write_json(spec.node_file(index), {"name": name, "failed": message, "hint": hint})
         return 1
+
+
+def may_not_join(spec: ClusterSpec) -> str:
+    """Why there is nothing to join: a job may have been pending for longer than its cluster lived."""
+    head = read_json(spec.node_file(HEAD))
+    if not head or "links" not in head:
+        return f"the cluster {spec.name} has ended"
+    return ""
+
+
+def joining_index(spec: ClusterSpec, name: str) -> int:
+    first = spec.provisioning.standing if spec.provisioning else 1
+    about = {"name": name, "job": int(os.environ.get("SLURM_JOB_ID", "0"))}
+    return take_index(spec.directory / "nodes", about, first=first, last=spec.ranges.last_index)
 
 
 def explain(error: Exception, base: Path) -> tuple[str, str]:

@@ -142,6 +142,8 @@ def kubelet_config(
         "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "staticPodPath": "",
+        # What pods said outlives a node that leaves before its cluster; and no kubelet removes what is another's.
+        **({"podLogsDir": str(node.cluster.pod_logs(node.name))} if node.joined else {}),
     }
 
 
@@ -168,5 +170,7 @@ def kubelet_argv(node: NodeSpec, config: str) -> list[str]:
         f"--kubeconfig={node.secret(f'node-{node.name}.kubeconfig')}",
         f"--hostname-override={node.name}",
         f"--node-ip={node.address}",
+        *([f"--node-labels={','.join(f'{key}={value}' for key, value in node.labels.items())}"] if node.labels else []),
+        *([f"--register-with-taints={','.join(node.taints)}"] if node.taints else []),
         "--v=2",
     ]

@@ -25,6 +25,7 @@ from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
+from pinnace.node.pacing import paced
 from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 RUN = Path("/run/pinnace")
 END = b"end"
+AT_ONCE = b"now"
+READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
+STORAGE_DELAY = 1.0  # seconds
 TICK = 0.02  # seconds between looks at what services wait for, while any does
 
 
@@ -160,14 +164,30 @@ class Init:
             "kubelet",
             config.kubelet_argv(node, _write(RUN / "kubelet.json", json.dumps(kubelet))),
             waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
+            output=paced if node.tenant else None,
         )
         proxy = _write(RUN / "kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
-        self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api)
+        # The pod's own start comes first where a node is for one; Services are there when its program has begun.
+        polite = 5 if node.tenant else 0
+        self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
         late = _after(metrics.DELAY)
         self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
-        self._service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
+        if node.is_head and node.cluster.provisioning:
+            archive = [
+                self.python,
+                "-m",
+                "pinnace.node.archive",
+                str(node.cluster.directory / "pods"),
+                node.address,
+                *own,
+            ]
+            self._service("archive", archive, waits_for=lambda: api() and certificate.exists())
+        # A node that is for one pod lets that pod's processes begin first.
+        calm = _after(STORAGE_DELAY) if node.tenant else api
+        storage = provisioner_argv(node, self.python, VOLUMES)
+        self._service("storage", storage, waits_for=lambda: calm() and api())
 
     def _verified(self) -> Callable[[], bool]:
         """Look whether the images of earlier clusters are still whole, while other things start."""
@@ -193,9 +213,16 @@ class Init:
         with (self.logs / "images.log").open("ab") as log:
             for words in (
                 ["import", "--local", str(images / "pause.tar")],
-                *(["pull", hosts, name] for name in read_json(images / "wanted.json") or ()),
+                *(["pull", hosts, name] for name in self._wanted(images)),
             ):
                 subprocess.run([*ctr, *words], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=600)
+
+    def _wanted(self, images: Path) -> list[str]:
+        """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
+        if self.node.tenant:
+            return list(self.node.images)
+        wanted: list[str] = read_json(images / "wanted.json") or []
+        return wanted
 
     def _background(self, work: Callable[[], None]) -> int:
         """Do something once, beside everything else."""
@@ -239,6 +266,8 @@ class Init:
         essential: bool = False,
         environment: dict[str, str] | None = None,
         waits_for: Callable[[], bool] = lambda: True,
+        output: Callable[[Path], int] | None = None,
+        nice: int = 0,
     ) -> None:
         self.supervisor.add(
             Service(
@@ -248,20 +277,38 @@ class Init:
                 essential=essential,
                 environment=environment or {},
                 waits_for=waits_for,
+                output=output,
+                nice=nice,
             )
         )
 
     def _obey(self) -> None:
         """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""
-        if self.line.recv(64) != END:
+        word = self.line.recv(64)
+        if word not in {END, AT_ONCE}:
             os._exit(0)
         if self.drain:
             return
-        if self.node.is_head:
+        if word == AT_ONCE:
+            self.supervisor.stop("kube-proxy", "storage", "usage", "registry")
+            self.drain = self._background(self._leave)
+        elif self.node.is_head:
             self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
             self.drain = self._background(self._drain)
         else:
             self.drain = self._background(wait_for_containers)
+
+    def _leave(self) -> None:
+        """Nothing runs here any more. Whoever still reads a log has a moment to come to its end, and sees one."""
+        deadline = time.monotonic() + READERS_LIMIT
+        readers = connections(config.KUBELET_PORT, Path("/proc/net/tcp").read_text())
+        while time.monotonic() < deadline and connections(config.KUBELET_PORT, Path("/proc/net/tcp").read_text()):
+            time.sleep(TICK)
+        if readers:
+            for running in self.supervisor.services:
+                if running.service.name == "kubelet" and running.process:
+                    os.kill(running.process.pid, signal.SIGTERM)
+            time.sleep(0.1)  # the ends of its connections are on their way
 
     def _drain(self) -> None:
         """What the head does last: only here are files of the pods' users ours to remove."""
@@ -311,6 +358,12 @@ def _roles_are_there(node: NodeSpec) -> Callable[[], bool]:
         return seen
 
     return look
+
+
+def connections(port: int, table: str) -> int:
+    """How many connections to a local port there are, in /proc/net/tcp."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def _after(delay: float) -> Callable[[], bool]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
 STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
 
@@ -28,7 +29,10 @@ class BeyondHelpError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A command and the log that its output goes to. Without an ``essential`` one there is no cluster."""
+    """A command and the log that its output goes to. Without an ``essential`` one there is no cluster.
+
+    ``output`` makes something else to write to (see ``pacing``).
+    """
 
     name: str
     argv: list[str]
@@ -36,6 +40,8 @@ class Service:
     essential: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     waits_for: Callable[[], bool] = lambda: True
+    output: Callable[[Path], int] | None = None
+    nice: int = 0
 
 
 @dataclass(kw_only=True)
@@ -74,15 +80,23 @@ class Supervisor:
 
     def _start(self, running: Running) -> None:
         service = running.service
-        with service.log.open("ab") as log:
+
+        def prepare() -> None:
+            die_with_parent(signal.SIGKILL)
+            os.nice(service.nice)
+
+        output = service.output(service.log) if service.output else os.open(service.log, APPEND, 0o600)
+        try:
             running.process = subprocess.Popen(
                 service.argv,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | service.environment,
-                preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - there are no threads
+                preexec_fn=prepare,  # noqa: PLW1509 - there are no threads
             )
+        finally:
+            os.close(output)
         running.started = time.monotonic()
         self._changed()
 

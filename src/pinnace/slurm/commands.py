@@ -90,6 +90,12 @@ class Slurm:
                 return []
             raise
 
+    def final_state(self, job: int) -> JobState | None:
+        """How a job ended, as accounting knows it; None if it does not."""
+        printed = self.cli("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={job}")
+        states = [JobState.parse(line) for line in printed.splitlines() if line.strip()]
+        return states[-1] if states else None
+
     def scancel(self, job: int | str, *options: str) -> None:
         """Cancel or signal a job or a step; that it has ended already is as good."""
         try:
@@ -97,6 +103,17 @@ class Slurm:
         except SlurmError as error:
             if "Invalid job id" not in error.message and "already completed" not in error.message:
                 raise
+
+    def largest_node(self, partition: str | None = None) -> dict[str, int]:
+        """The CPUs and the memory (in MiB) that most nodes of a partition have at least; of the default one without."""
+        where = [f"--partition={partition}"] if partition else []
+        printed = self.cli("sinfo", "--noheader", "--Node", "--format=%P %c %m", *where)
+        rows = [line.split() for line in printed.splitlines() if line.strip()]
+        own = [row for row in rows if partition or row[0].endswith("*")] or rows
+        if not own:
+            raise SlurmError("sinfo shows no node")
+        cpus, memory = (sorted(int(row[n].rstrip("+")) for row in own)[(len(own) - 1) // 2] for n in (1, 2))
+        return {"cpus": cpus, "memory": memory}
 
     def hostnames(self, nodelist: str) -> list[str]:
         """The names behind Slurm's short form of a list of nodes."""

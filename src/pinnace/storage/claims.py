@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MADE_BY = "pv.kubernetes.io/provisioned-by"
 TO_BE_MADE_BY = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-FINALIZER = "pinnace.local/data"
+FINALIZER = "pinnace.dev/data"
 HOSTNAME = "kubernetes.io/hostname"
 OF_ONE_NODE = {"ReadWriteOnce", "ReadWriteOncePod"}
 RESIZING = {"Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}

@@ -1,0 +1,214 @@
+"""Pods as Slurm jobs, measured on a test bed of their own.
+
+    .venv/bin/python benchmarks/pods.py [latency] [rate] [pending] [kill]
+
+latency   from `kubectl run` to the container's first line, beside `srun` and `sbatch`; medians, and all figures
+rate      200 pods of one second over four hosts, beside the same 200 as plain sbatch jobs
+pending   1,000 pods that wait: how long one look of the provisioner takes, and its memory
+kill      100 pods while the provisioner is killed 50 times, and slurmctld restarted: each pod has exactly one job
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pinnace.components.store import user_root
+from testbed import Bed
+from testbed.images import build_image
+from testbed.plan import Plan
+from testbed.software import install
+from testbed.state import Directories
+
+PROJECT = Path(__file__).parents[1]
+STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
+AT_A_TIME = 12  # jobs: every node that starts takes about a second of one CPU, of which there are few here
+IMAGE = "localhost/pinnace-test/busybox:1"
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: %(name)s, annotations: {pinnace.dev/flags: "%(flags)s"}}
+spec:
+  completions: %(count)d
+  parallelism: %(count)d
+  backoffLimit: 1000
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 0
+      containers: [{name: main, image: "localhost/pinnace-test/busybox:1", command: [sleep, "%(seconds)s"]}]
+"""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def figures(name: str, values: list[float], unit: str) -> None:
+    say(f"{name:44} {median(values):7.2f} {unit}   ({', '.join(f'{value:.2f}' for value in values)})")
+
+
+class Site:
+    def __init__(self, bed: Bed) -> None:
+        self.bed = bed
+        self.home = STATE.home / "alice"
+        self.cluster = self.home / ".local/share/pinnace/clusters/default"
+
+    def run(self, *argv: str, check: bool = True) -> str:
+        return self.bed.run(list(argv), timeout=600, check=check).stdout
+
+    def kubectl(self, *words: str) -> str:
+        return self.run("pinnace", "kubectl", *words)
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.kubectl(*words, "-o", "json"))
+
+    def apply(self, name: str, count: int, seconds: str, flags: str = "") -> None:
+        text = JOB % {"name": name, "count": count, "seconds": seconds, "flags": flags}
+        (self.home / "job.yaml").write_text(text)
+        self.kubectl("apply", "-f", "job.yaml")
+
+    def wait_done(self, name: str, limit: float) -> None:
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if self.json("get", "job", name)["status"].get("completionTime"):
+                return
+            time.sleep(1)
+        raise RuntimeError(f"{name} did not end: {self.json('get', 'job', name)['status']}")
+
+    @property
+    def log(self) -> Path:
+        return self.cluster / "logs/n1/provisioner.log"
+
+
+def latency(site: Site, rounds: int = 9) -> None:
+    spec = json.loads((site.cluster / "cluster.json").read_text())
+    kubectl = [spec["binaries"]["kubectl"], "--kubeconfig=/home/alice/.local/share/pinnace/clusters/default/kubeconfig"]
+    srun, sbatch, pods = [], [], []
+    for number in range(rounds):
+        begin = time.time()
+        srun.append(float(site.run("srun", "date", "+%s.%N")) - begin)
+        begin = time.time()
+        site.run("sbatch", "--output=/home/alice/started", "--wrap=date +%s.%N")
+        time.sleep(1.5)
+        sbatch.append(float((site.home / "started").read_text()) - begin)
+        argv = ["run", f"l{number}", f"--image={IMAGE}", "--restart=Never", "--", "echo", "here"]
+        command = site.bed.command([*kubectl, *argv])
+        begin = time.time()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        while site.json("get", "pod", f"l{number}")["status"]["phase"] != "Succeeded":
+            time.sleep(0.5)
+        stamp = site.kubectl("logs", "--timestamps", f"l{number}").split()[0]
+        pods.append(dt.datetime.fromisoformat(f"{stamp[:26]}+00:00").timestamp() - begin)
+        time.sleep(2)
+    figures("first line, bare srun", srun, "s")
+    figures("first line, bare sbatch", sbatch, "s")
+    figures("first line, kubectl run, pod as a job", pods, "s")
+
+
+def rate(site: Site, count: int = 200) -> None:
+    options = ["--output=/dev/null", "--mem=1152M", "--job-name=plain"]
+    begin = time.monotonic()
+    (site.home / "many.sh").write_text(f"for i in $(seq {count}); do sbatch {' '.join(options)} --wrap='sleep 1'; done")
+    site.run("bash", "many.sh")
+    while site.run("squeue", "--me", "--noheader", "--name=plain"):
+        time.sleep(0.5)
+    plain = time.monotonic() - begin
+    say(f"{count} plain sbatch jobs of 1 s: {plain:.1f} s, {count / plain:.2f} a second")
+    begin = time.monotonic()
+    site.apply("rate", count, "1")
+    site.wait_done("rate", 1200)
+    taken = time.monotonic() - begin
+    say(f"{count} pods of 1 s:            {taken:.1f} s, {count / taken:.2f} a second, {plain / taken:.2f} of plain")
+    site.kubectl("delete", "job", "rate")
+
+
+def memory_of(site: Site) -> int:
+    """Of the provisioner, in MiB."""
+    status = site.bed.run(["cat", f"/proc/{provisioner(site)}/status"], on="n1").stdout
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) // 1024
+
+
+def provisioner(site: Site) -> str:
+    """Its pid on the head's host, once it has one."""
+    while True:
+        found = site.bed.run(["pgrep", "-f", "pinnace.provisioner.service"], on="n1", check=False).stdout.split()
+        if found:
+            return found[0]
+        time.sleep(0.05)
+
+
+def pending(site: Site, count: int = 1000) -> None:
+    before = memory_of(site)
+    site.apply("pending", count, "1", flags="--hold")
+    deadline = time.monotonic() + 300
+    while len(site.kubectl("get", "pods", "-l", "job-name=pending", "-o", "name").split()) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the pods were not made")
+        time.sleep(2)
+    time.sleep(60)
+    first = memory_of(site)
+    time.sleep(60)
+    looks = [float(value) for value in re.findall(r"looked at \d{3,} pods.* in ([\d.]+) s", site.log.read_text())]
+    say(f"{count} pending pods: longest look {max(looks):.3f} s, last {looks[-1]:.3f} s")
+    say(f"memory of the provisioner: {before} MiB before, {first} MiB, a minute later {memory_of(site)} MiB")
+    say(f"jobs in the queue: {len(site.run('squeue', '--me', '--noheader').splitlines())}")
+    site.kubectl("delete", "job", "pending")
+
+
+def kill(site: Site, count: int = 100, kills: int = 50) -> None:
+    moments = random.Random(5)  # noqa: S311 - the same in every run
+    site.apply("kill", count, "1")
+    for number in range(kills):
+        pid = provisioner(site)
+        time.sleep(moments.uniform(0.1, 4.0))  # it takes half a second to begin
+        site.bed.run(["kill", "-KILL", pid], on="n1", check=False)
+        if number == kills // 2:
+            site.bed.restart("slurmctld")
+    site.wait_done("kill", 1200)
+    status = site.json("get", "job", "kill")["status"]
+    time.sleep(15)
+    rows = site.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobName,State").splitlines()
+    jobs = Counter(row.split("|")[0] for row in rows if row.startswith("kill-"))
+    states = Counter(row.split("|")[1].split()[0] for row in rows if row.startswith("kill-"))
+    pods = site.json("get", "pods", "-l", "job-name=kill")["items"]
+    left = [line for line in site.run("squeue", "--me", "--noheader", "--format=%j %T").splitlines() if "kill-" in line]
+    doubled = sum(number > 1 for number in jobs.values())
+    say(f"{kills} kills: {status.get('succeeded')} of {count} pods succeeded, {status.get('failed', 0)} failed")
+    say(f"{sum(jobs.values())} jobs for {len(pods)} pods; states {dict(states)}; pods with two jobs: {doubled}")
+    say(f"left in the queue: {left}")
+    site.kubectl("delete", "job", "kill")
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or ["latency", "rate", "pending", "kill"]
+    bed = Bed.up(Plan(hosts=4, fast=True), STATE)
+    try:
+        install(bed, PROJECT, share=user_root().parent)
+        site = Site(bed)
+        shutil.copy(build_image("busybox"), site.home / "busybox.tar")
+        (site.home / ".local/share/pinnace").mkdir(parents=True, exist_ok=True)
+        (site.home / ".local/share/pinnace/pods.toml").write_text(f"max_jobs = {AT_A_TIME}\n")
+        site.bed.run(["chown", "-R", "alice:", "/home/alice/.local"], user="root")
+        site.run("pinnace", "up", "--pods-as-jobs", "-w", "n1", "--image", "busybox.tar")
+        for name in chosen:
+            {"latency": latency, "rate": rate, "pending": pending, "kill": kill}[name](site)
+        say(site.run("pinnace", "down"))
+    finally:
+        bed.down()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""The hands of the provisioner: each action done, once more if need be."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import http
+import logging
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from pinnace.controlplane.api import ApiError
+from pinnace.errors import SlurmError
+from pinnace.provisioner import ending, reconciling
+from pinnace.spec import HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.controlplane.api import Api
+    from pinnace.provisioner.reconciling import Action, Memory
+    from pinnace.slurm.commands import Slurm
+    from pinnace.slurm.states import JobState
+    from pinnace.spec import ClusterSpec
+
+    Object = dict[str, Any]
+
+COMPONENT = "pinnace-provisioner"
+STRATEGIC = "application/strategic-merge-patch+json"
+PLURALS = {"ReplicaSet": "replicasets", "Deployment": "deployments", "StatefulSet": "statefulsets", "Job": "jobs",
+           "CronJob": "cronjobs", "Workflow": "workflows"}  # fmt: skip
+
+log = logging.getLogger("pinnace.provisioner")
+
+
+class Kubernetes:
+    """What the provisioner asks of the API. What is gone is no error."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    @staticmethod
+    def path(pod: Object) -> str:
+        return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+    def annotate(self, pod: Object, notes: dict[str, str | None]) -> bool:
+        """Whether that very pod was still there."""
+        body = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": notes}}
+        return self._unless_gone(lambda: self.api.patch(self.path(pod), body))
+
+    def set_status(self, pod: Object, status: Object) -> bool:
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        path = f"{self.path(pod)}/status"
+        return self._unless_gone(lambda: self.api.request("PATCH", path, body, content_type=STRATEGIC))
+
+    def current(self, pod: Object) -> Object | None:
+        """The pod as it is this moment, if it is still that pod."""
+        try:
+            found: Object = self.api.get(self.path(pod))
+        except ApiError as error:
+            if error.code == http.HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        return found if found["metadata"]["uid"] == pod["metadata"]["uid"] else None
+
+    def delete_now(self, pod: Object) -> None:
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        self._unless_gone(lambda: self.api.request("DELETE", self.path(pod), body))
+
+    def evict(self, pod: Object) -> None:
+        """As a drain does it: a PodDisruptionBudget may say not now."""
+        metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+        try:
+            self._unless_gone(lambda: self.api.request("POST", f"{self.path(pod)}/eviction", body))
+        except ApiError as error:
+            if error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+
+    def event(self, pod: Object, kind: str, reason: str, text: str) -> None:
+        metadata = pod["metadata"]
+        now = timestamp()
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": metadata["namespace"], "name": metadata["name"],
+                 "uid": metadata["uid"]}  # fmt: skip
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": metadata["namespace"]},
+            "involvedObject": about,
+            "reason": reason,
+            "message": text[:1024],
+            "type": kind,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": COMPONENT},
+        }
+        with contextlib.suppress(ApiError):  # for people: nothing depends on it, and the namespace may be going
+            self.api.request("POST", f"/api/v1/namespaces/{metadata['namespace']}/events", body)
+
+    def owners(self, pod: Object) -> list[Object]:
+        """To whom a pod belongs, the nearest first: a ReplicaSet and its Deployment, a Job and its CronJob."""
+        found: list[Object] = []
+        metadata = pod["metadata"]
+        while len(found) < 4:
+            references = [owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")]
+            if not references or references[0]["kind"] not in PLURALS:
+                return found
+            owner = references[0]
+            where = f"/apis/{owner['apiVersion']}/namespaces/{pod['metadata']['namespace']}"
+            try:
+                got = self.api.get(f"{where}/{PLURALS[owner['kind']]}/{owner['name']}")
+            except ApiError:
+                return found
+            found.append({"kind": owner["kind"], "metadata": got["metadata"]})
+            metadata = got["metadata"]
+        return found
+
+    def set_node_status(self, name: str, status: Object) -> None:
+        path = f"/api/v1/nodes/{name}/status"
+        self._unless_gone(lambda: self.api.request("PATCH", path, {"status": status}, content_type=STRATEGIC))
+
+    def patch_node(self, name: str, body: Object) -> None:
+        self._unless_gone(lambda: self.api.patch(f"/api/v1/nodes/{name}", body))
+
+    def delete_node(self, name: str) -> None:
+        self._unless_gone(lambda: self.api.request("DELETE", f"/api/v1/nodes/{name}"))
+
+    @staticmethod
+    def _unless_gone(work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except ApiError as error:
+            if error.code not in {http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT}:
+                raise
+            return False
+        return True
+
+
+class Hands:
+    """Does what was planned."""
+
+    def __init__(self, kubernetes: Callable[[], Kubernetes], slurm: Slurm, spec: ClusterSpec, memory: Memory) -> None:
+        self._kubernetes = kubernetes
+        self.slurm = slurm
+        self.spec = spec
+        self.memory = memory
+
+    @property
+    def kubernetes(self) -> Kubernetes:
+        return self._kubernetes()
+
+    def do(self, action: Action) -> None:
+        match action:
+            case reconciling.Cancel(job=job, why=why, kill=kill):
+                log.info("ending job %s: %s", job, why)
+                self.slurm.scancel(job, *(["--signal=KILL", "--full"] if kill else []))
+            case reconciling.Tell(pod=pod, text=text):
+                self._tell(pod, text)
+            case reconciling.Number(pod=pod, job=job):
+                self.kubernetes.annotate(pod, {reconciling.NUMBER: str(job)})
+            case reconciling.Fail(pod=pod, job=job, state=state):
+                self._fail(pod, job, state)
+            case reconciling.Explain(pod=pod, job=job, state=state):
+                status = ending.explanation(job, state)
+                self.kubernetes.set_status(pod, status)
+                self.kubernetes.event(pod, "Warning", status["reason"], status["message"])
+            case reconciling.Remove(pod=pod):
+                self.kubernetes.delete_now(pod)
+            case reconciling.AskAccounting(job=job):
+                self.memory.ended[job] = self._ask_accounting(job)
+            case reconciling.Retire(node=node):
+                address = str(self.spec.ranges.node(HEAD))
+                self.kubernetes.set_node_status(node, reconciling.retirement(address, timestamp()))
+            case reconciling.Forget(node=node):
+                self.kubernetes.delete_node(node)
+                self._remove_files(node)
+            case reconciling.FreeIndex(index=index, node=node):
+                (self.spec.directory / "nodes" / f"{index}.services.json").unlink(missing_ok=True)
+                self.spec.node_file(index).unlink(missing_ok=True)
+                self._remove_secrets(node)
+
+    def refused(self, pod: Object, text: str) -> None:
+        """Say on the pod what Slurm, or we, have against it."""
+        self.kubernetes.event(pod, "Warning", "Refused", text)
+        self.kubernetes.set_status(pod, {"conditions": [waiting("SlurmRefused", text)]})
+
+    def _tell(self, pod: Object, text: str) -> None:
+        self.kubernetes.set_status(pod, {"conditions": [waiting("SlurmPending", text)]})
+        self.memory.told[pod["metadata"]["uid"]] = text
+
+    def _fail(self, pod: Object, job: int, state: JobState | None) -> None:
+        """Look once more before a pod is called failed: its kubelet may have had the last word."""
+        current = self.kubernetes.current(pod)
+        if current is None or ending.is_terminal(current):
+            return
+        state = ending.read_log(state, self._job_log(job))
+        status = ending.failure(current, job, state, timestamp())
+        log.info("%s/%s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], status["message"])
+        self.kubernetes.set_status(pod, status)
+        self.kubernetes.event(pod, "Warning", status["reason"], status["message"])
+
+    def _job_log(self, job: int) -> str:
+        """What Slurm and the node itself have said in the job's output."""
+        with contextlib.suppress(OSError):
+            return (self.spec.directory / "logs" / f"job-{job}.log").read_text(errors="replace")[-4096:]
+        return ""
+
+    def _ask_accounting(self, job: int) -> JobState | None:
+        try:
+            return self.slurm.final_state(job)
+        except SlurmError as error:  # a site may have no accounting
+            log.warning("sacct: %s", error)
+            return None
+
+    def _remove_secrets(self, node: str) -> None:
+        for suffix in ("crt", "key", "kubeconfig"):
+            (self.spec.secrets / f"node-{node}.{suffix}").unlink(missing_ok=True)
+
+    def _remove_files(self, node: str) -> None:
+        self._remove_secrets(node)
+        for directory in (self.spec.pod_logs(node), self.spec.logs(node)):
+            shutil.rmtree(directory, ignore_errors=True)
+        (self.spec.directory / "logs" / f"{node}.log").unlink(missing_ok=True)
+
+
+def waiting(reason: str, text: str) -> Object:
+    """The condition of a pod that waits."""
+    return {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": text,
+        "lastTransitionTime": timestamp(),
+    }
+
+
+def timestamp() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,374 @@
+"""What is to be done next: a pure function of what Kubernetes and Slurm say, and of the little that we remember.
+
+The pod is the claim. Before its job is submitted the pod is marked; afterwards it gets the job's number. The job's
+comment has the pod's uid. So each side can be found from the other, whoever died in between:
+
+    no mark                          nothing was ever submitted: submit
+    a mark, no job in the queue      we died in between: submit, once the other submission would be visible
+    a mark, several jobs             both came through: the first stays
+    a job, no pod                    the pod was deleted: cancel
+    a pod on the node of a job that has ended    the node died: the pod has failed, for Slurm's reason
+
+Nothing here is done twice if it is asked twice, and what is lost is found again by looking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pinnace.controlplane.bootstrap import is_ready
+from pinnace.controlplane.placement import SCHEDULER
+from pinnace.provisioner import ending
+from pinnace.provisioner.translation import claimed
+from pinnace.slurm.states import JobState, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pinnace.slurm.commands import Job
+
+Object = dict[str, Any]
+
+MARK, NUMBER = "pinnace.dev/submitted-at", "pinnace.dev/job"  # annotations of a pod
+JOB_LABEL = "pinnace.dev/job"  # of a node
+NO_NODE: Object = {"status": {}}
+ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
+ARCHIVE_PORT = 10242  # where ended nodes' logs are read, see node.archive
+SURE = 2.0  # seconds between the moment that we know of a job, and a look at the queue that would show it
+VISIBLE = 10.0  # seconds after which a submission that we did not see the end of is in the queue, or never will be
+JOIN_LIMIT = 300.0  # seconds that a job may run before its node takes the pod
+LEAVE_LIMIT = 30.0  # seconds that a job may run after its pod has ended
+LONG = 3600.0  # seconds for which oddities are remembered
+COLD = 60.0  # seconds until nobody has a connection to a node any more that was killed
+AGAIN = (10.0, 30.0, 60.0, 120.0, 300.0)  # seconds before try n + 1 of what Slurm, or we, refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit:
+    pod: Object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancel:
+    """End a job; by killing it where Slurm shall not call it cancelled, which is what users do."""
+
+    job: int
+    why: str
+    kill: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tell:
+    """Let a pod's condition say why it waits."""
+
+    pod: Object
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """Note the number of a job that we did not see submitted."""
+
+    pod: Object
+    job: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fail:
+    pod: Object
+    job: int
+    state: JobState | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain:
+    pod: Object
+    job: int
+    state: JobState | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remove:
+    """Delete a pod that waits for a kubelet that is gone."""
+
+    pod: Object
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskAccounting:
+    """How a job ended that squeue has forgotten."""
+
+    job: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retire:
+    """Say that a node has ended; its pods' logs are in the archive."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forget:
+    """Delete all that is left of a node."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeIndex:
+    index: int
+    node: str
+
+
+Action = (
+    Submit | Cancel | Tell | Number | Fail | Explain | Remove | AskAccounting | Retire | Forget | FreeIndex
+)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Memory:
+    """What need not survive us. Times are of the monotonic clock."""
+
+    submitting: set[str] = field(default_factory=set)
+    marked: dict[str, float] = field(
+        default_factory=dict
+    )  # pod: when its last submission was over, whatever came of it
+    submitted: dict[int, float] = field(default_factory=dict)  # job: when sbatch returned
+    due: dict[str, float] = field(default_factory=dict)  # pod: not before
+    tries: dict[str, int] = field(default_factory=dict)
+    ended: dict[int, JobState | None] = field(default_factory=dict)  # what accounting said
+    since: dict[str, float] = field(default_factory=dict)  # when something odd was first seen
+    told: dict[str, str] = field(default_factory=dict)
+    hold: float = 0.0  # no submission before
+
+    def refuse(self, uid: str, now: float) -> None:
+        """Try again, later and later."""
+        tried = self.tries[uid] = self.tries.get(uid, 0) + 1
+        self.due[uid] = now + AGAIN[min(tried, len(AGAIN)) - 1]
+
+    def odd_for(self, what: str, now: float) -> float:
+        """For how long something has been odd; the first call begins to count."""
+        return now - self.since.setdefault(what, now)
+
+    def forget(self, pods: set[str], jobs: set[int], now: float) -> None:
+        """Keep nothing about what is not there any more."""
+        for mapping in (self.due, self.tries, self.told, self.marked):
+            for uid in [uid for uid in mapping if uid not in pods]:
+                del mapping[uid]
+        self.since = {what: when for what, when in self.since.items() if now - when < LONG}
+        self.submitted = {job: when for job, when in self.submitted.items() if job in jobs or now - when < LONG}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What is. ``jobs`` is None if Slurm was not asked, or did not answer; ``asked`` is when it was."""
+
+    cluster: str
+    pods: Mapping[str, Object]  # by uid
+    nodes: Mapping[str, Object]  # those that have joined, by name
+    jobs: Sequence[Job] | None
+    asked: float
+    files: Mapping[int, Object]  # nodes/N.json of those that have joined, by index
+
+
+def is_ours(pod: Object) -> bool:
+    return bool(pod["spec"].get("schedulerName") == SCHEDULER)
+
+
+def job_of_node(name: str) -> int | None:
+    """Nodes that have joined are named after their jobs."""
+    number = name.removeprefix("job-").split("-")[0]
+    return int(number) if name.startswith("job-") and number.isdigit() else None
+
+
+def plan(world: World, memory: Memory, now: float, *, room: int) -> list[Action]:
+    """Everything that can be done now. ``room`` is how many more jobs there may be."""
+    return list(_Pass(world, memory, now, room).actions())
+
+
+class _Pass:
+    def __init__(self, world: World, memory: Memory, now: float, room: int) -> None:
+        self.world, self.memory, self.now, self.room = world, memory, now, room
+        self.jobs = {job.id: job for job in world.jobs or ()}
+        self.claims: dict[str, list[Job]] = {}
+        for job in world.jobs or ():
+            claim = claimed(job.comment, world.cluster)
+            if claim and job.state.phase is not Phase.ENDED:
+                self.claims.setdefault(claim, []).append(job)
+
+    def actions(self) -> Iterator[Action]:
+        for uid, pod in self.world.pods.items():
+            if is_ours(pod) or job_of_node(pod["spec"].get("nodeName", "")):
+                yield from self._pod(uid, pod)
+        if self.world.jobs is None:
+            return
+        yield from self._orphans()
+        yield from self._nodes()
+        yield from self._indices()
+
+    def _ended(self, job: int) -> bool:
+        """Whether a job has surely ended. One that the queue does not have may be younger than our look at it."""
+        if self.world.jobs is None:
+            return False
+        known = self.jobs.get(job)
+        if known is None:
+            return self.world.asked > self.memory.since.setdefault(f"missing {job}", self.now) + SURE
+        return known.state.phase is Phase.ENDED and known.state is not JobState.COMPLETING
+
+    def _state(self, job: int) -> JobState | None:
+        known = self.jobs.get(job)
+        return known.state if known else self.memory.ended.get(job)
+
+    def _knows_end(self, job: int) -> bool:
+        return job in self.jobs or job in self.memory.ended
+
+    def _pod(self, uid: str, pod: Object) -> Iterator[Action]:
+        name = pod["spec"].get("nodeName")
+        if ending.is_terminal(pod):
+            yield from self._terminal(uid, pod)
+        elif name:
+            job = job_of_node(name)
+            if job is not None and self._ended(job):
+                yield from self._failed(pod, job)
+            elif job in self.jobs and is_ours(pod) and not is_ready(self.world.nodes.get(name, NO_NODE)):
+                silent = pod["status"].get("phase") == "Pending" and self.memory.odd_for(f"joining {uid}", self.now)
+                if silent and silent > JOIN_LIMIT:
+                    yield Cancel(job=job or 0, why="its node did not come up", kill=True)
+        elif not pod["metadata"].get("deletionTimestamp"):
+            yield from self._waiting(uid, pod)
+
+    def _terminal(self, uid: str, pod: Object) -> Iterator[Action]:
+        job = job_of_node(pod["spec"].get("nodeName", ""))
+        if job is None or self.world.jobs is None:
+            return
+        if self._ended(job):
+            if ending.needs_explanation(pod):
+                yield (
+                    Explain(pod=pod, job=job, state=self._state(job))
+                    if self._knows_end(job)
+                    else AskAccounting(job=job)
+                )
+            if pod["metadata"].get("deletionTimestamp"):
+                yield Remove(pod=pod)
+        elif is_ours(pod) and job in self.jobs and self.memory.odd_for(f"leaving {uid}", self.now) > LEAVE_LIMIT:
+            yield Cancel(job=job, why="its pod has ended")
+
+    def _failed(self, pod: Object, job: int) -> Iterator[Action]:
+        if not self._knows_end(job):
+            yield AskAccounting(job=job)
+        else:
+            yield Fail(pod=pod, job=job, state=self._state(job))
+            if pod["metadata"].get("deletionTimestamp"):
+                yield Remove(pod=pod)
+
+    def _waiting(self, uid: str, pod: Object) -> Iterator[Action]:
+        notes = pod["metadata"].get("annotations", {})
+        if uid in self.memory.submitting:
+            return
+        if MARK not in notes and uid not in self.memory.marked:  # what we did may not have come back to us yet
+            yield from self._submit(uid, pod)
+        elif self.world.jobs is not None and self.world.asked > self.memory.marked.get(uid, 0.0) + SURE:
+            jobs = sorted(self.claims.get(uid, ()), key=lambda job: job.id)
+            if jobs:
+                yield from self._queued(uid, pod, jobs)
+            elif NUMBER in notes:
+                yield from self._lost(uid, pod, int(notes[NUMBER]))
+            elif self.memory.odd_for(f"unseen {uid}", self.now) > VISIBLE:
+                yield from self._submit(uid, pod)
+
+    def _submit(self, uid: str, pod: Object) -> Iterator[Action]:
+        if self.room > 0 and self.now >= max(self.memory.due.get(uid, 0.0), self.memory.hold):
+            self.room -= 1
+            yield Submit(pod=pod)
+
+    def _queued(self, uid: str, pod: Object, jobs: list[Job]) -> Iterator[Action]:
+        first, *doubles = jobs
+        for double in doubles:
+            yield Cancel(job=double.id, why=f"job {first.id} is for the same pod")
+        if pod["metadata"].get("annotations", {}).get(NUMBER) != str(first.id):
+            yield Number(pod=pod, job=first.id)
+        if first.state.phase is Phase.WAITING:
+            self.memory.since.pop(f"joining {uid}", None)
+            start = f", expected to start {first.start}" if first.start else ""
+            text = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason}){start}"
+            if self.memory.told.get(uid) != text:
+                yield Tell(pod=pod, text=text)
+        elif self.memory.odd_for(f"joining {uid}", self.now) > JOIN_LIMIT:
+            yield Cancel(job=first.id, why="its node did not come up", kill=True)
+
+    def _lost(self, uid: str, pod: Object, job: int) -> Iterator[Action]:
+        """A job that ended before it took its pod. Who cancels a job does not want the pod; the rest is tried again."""
+        if not self._ended(job):
+            return
+        if not self._knows_end(job):
+            yield AskAccounting(job=job)
+            return
+        state = self._state(job)
+        if state in {JobState.CANCELLED, JobState.DEADLINE, JobState.TIMEOUT}:
+            yield Fail(pod=pod, job=job, state=state)
+        elif f"retry {job}" not in self.memory.since:
+            self.memory.since[f"retry {job}"] = self.now
+            self.memory.refuse(uid, self.now)
+            yield Tell(pod=pod, text=ending.reason(job, state)[1] + " before the pod could start; it is tried again")
+        else:
+            yield from self._submit(uid, pod)
+
+    def _orphans(self) -> Iterator[Action]:
+        for uid, jobs in self.claims.items():
+            if uid in self.world.pods or uid in self.memory.submitting or uid.startswith(ELASTIC):
+                continue
+            for job in jobs:
+                waits = job.state.phase is Phase.WAITING
+                if waits or self.memory.odd_for(f"orphan {job.id}", self.now) > LEAVE_LIMIT:
+                    yield Cancel(job=job.id, why="its pod was deleted")
+
+    def _nodes(self) -> Iterator[Action]:
+        held = {pod["spec"].get("nodeName") for pod in self.world.pods.values()}
+        alive = {
+            pod["spec"].get("nodeName") for pod in self.world.pods.values() if not ending.is_terminal(pod)
+        }  # fmt: skip
+        for name, node in self.world.nodes.items():
+            job = job_of_node(name)
+            if job is None or not self._ended(job):
+                continue
+            if name not in held:
+                yield Forget(node=name)
+            elif name not in alive and not is_retired(node):
+                yield Retire(node=name)
+
+    def _indices(self) -> Iterator[Action]:
+        for index, about in self.world.files.items():
+            name, job = about.get("name", ""), about.get("job") or job_of_node(about.get("name", ""))
+            if job is None or not self._ended(job):
+                continue
+            node = self.world.nodes.get(name)
+            orderly = "ended" in about or "failed" in about
+            if (node is None or is_retired(node)) and (
+                orderly or self.memory.odd_for(f"index {name}", self.now) > COLD
+            ):
+                yield FreeIndex(index=index, node=name)
+
+
+def is_retired(node: Object) -> bool:
+    port = node["status"].get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
+    return bool(port == ARCHIVE_PORT)
+
+
+def retirement(address: str, now: str) -> Object:
+    """The status of a node that has ended: it takes no pods, and its logs are read elsewhere."""
+    return {
+        "addresses": [{"type": "InternalIP", "address": address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": ARCHIVE_PORT}},
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "JobEnded",
+                "message": "its Slurm job has ended; the logs of its pods are kept until these are deleted",
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": now,
+            }
+        ],
+    }

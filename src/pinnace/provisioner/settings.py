@@ -1,0 +1,76 @@
+"""What a site or a user can set about pods as jobs: the file ``pods.toml`` in $PINNACE_HOME.
+
+memory = "per-node"            # --mem; "per-cpu" is --mem-per-cpu, "none" where the site gives whole nodes
+exclusive = false              # whole nodes
+overhead_mib = 640             # for the processes of the node itself
+default_memory_mib = 512       # of a pod that says nothing about memory
+max_jobs = 200                 # in Slurm's queue at a time, for this cluster; the site may allow fewer
+flags = ["--comment2"]         # options of the site's own that pods may use, as --name=value
+idle_seconds = 60              # after which an elastic node leaves
+elastic = ["--cpus-per-task=4", "--mem=8G"]      # the shape of elastic nodes
+
+[resources]                    # Kubernetes' name = Slurm's GRES
+"example.com/fpga" = "fpga"
+
+[priorities]                   # PriorityClass = options
+urgent = ["--qos=high"]
+patient = ["--nice=1000"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from pinnace.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRES = {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}
+MEMORY = ("per-node", "per-cpu", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    memory: str = "per-node"
+    exclusive: bool = False
+    overhead_mib: int = 640
+    default_memory_mib: int = 512
+    max_jobs: int = 200
+    flags: list[str] = field(default_factory=list)
+    idle_seconds: int = 60
+    elastic: list[str] = field(default_factory=list)
+    resources: dict[str, str] = field(default_factory=dict)
+    priorities: dict[str, list[str]] = field(default_factory=dict)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Settings:
+        known = {entry.name: entry.type for entry in fields(Settings)}
+        for name, value in data.items():
+            if name not in known:
+                raise UsageError(f"pods.toml: there is no setting {name!r}", hint=f"There are: {', '.join(known)}.")
+            if not isinstance(value, type(getattr(Settings(), name))):
+                raise UsageError(f"pods.toml: {name} cannot be {value!r}")
+        settings = Settings(**data)
+        if settings.memory not in MEMORY:
+            raise UsageError(f"pods.toml: memory cannot be {settings.memory!r}", hint=f"One of {', '.join(MEMORY)}.")
+        return settings
+
+    @staticmethod
+    def load(path: Path) -> Settings:
+        """From a file; all as it is by default where there is none."""
+        try:
+            return Settings.from_json(tomllib.loads(path.read_text()))
+        except FileNotFoundError:
+            return Settings()
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def gres(self) -> dict[str, str]:
+        return GRES | self.resources

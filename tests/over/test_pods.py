@@ -1,0 +1,323 @@
+"""Pods as Slurm jobs: what users see of them, on both sides."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from over.conftest import Kubectl
+from testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from over.conftest import User
+
+pytestmark = [pytest.mark.bed, pytest.mark.timeout(400)]
+
+LIMIT = 120.0
+IMAGE = "localhost/pinnace-test/busybox:1"
+DEPLOYMENT = """
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{port: 80}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: web
+          image: localhost/pinnace-test/busybox:1
+          command: [sh, -c, "trap 'exit 0' TERM; mkdir -p /www && hostname > /www/index.html; httpd -f -h /www & wait"]
+          readinessProbe: {httpGet: {path: /, port: 80}, periodSeconds: 1}
+"""
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: here}
+spec:
+  storageClassName: scratch
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+"""
+MANY = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: many}
+spec:
+  completions: 8
+  parallelism: 8
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: "localhost/pinnace-test/busybox:1", command: [sleep, "1"]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(alice: User) -> Iterator[Kubectl]:
+    """A cluster without worker nodes, whose pods are jobs."""
+    images = [word for image in ("busybox", "nettools", "python") for word in ("--image", f"{image}.tar")]
+    alice.pinnace("up", "--pods-as-jobs", "--name", "jobs", *images)
+    yield Kubectl(user=alice, cluster="jobs")
+    alice.pinnace("down", "jobs")
+    comments = alice.run("squeue", "--me", "--noheader", "--format=%k").stdout
+    assert "pinnace:jobs:" not in comments
+
+
+def manifest(name: str, command: list[str], **more: Any) -> str:
+    """A pod, as YAML that is JSON. ``metadata`` and ``resources`` go where they belong, the rest into its spec."""
+    metadata = {"name": name, **more.pop("metadata", {})}
+    container = {"name": "main", "image": more.pop("image", IMAGE), "command": command}
+    container["resources"] = more.pop("resources", {})
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **more}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def flags(text: str) -> dict[str, Any]:
+    return {"annotations": {"pinnace.dev/flags": text}}
+
+
+def status(jobs: Kubectl, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = jobs.json("get", "pod", name)["status"]
+    return found
+
+
+def wait_for_phase(jobs: Kubectl, name: str, *phases: str) -> dict[str, Any]:
+    wait_until(f"{name} to be {phases}", lambda: status(jobs, name)["phase"] in phases, limit=LIMIT, interval=0.5)
+    return status(jobs, name)
+
+
+def job_of(jobs: Kubectl, name: str) -> str:
+    """The number of a pod's job, once it has one."""
+
+    def number() -> str:
+        return str(jobs.json("get", "pod", name)["metadata"].get("annotations", {}).get("pinnace.dev/job", ""))
+
+    wait_until(f"a job for {name}", lambda: bool(number()), limit=LIMIT, interval=0.3)
+    return number()
+
+
+def wait_for_end(user: User, job: str) -> str:
+    """A job's state in accounting, once it has ended."""
+
+    def state() -> str:
+        return user.run("sacct", "-X", "--noheader", "--parsable2", "--format=State", "-j", job).stdout.strip()
+
+    live = ("", "PENDING", "RUNNING", "COMPLETING", "REQUEUED")
+    wait_until(f"the end of job {job}", lambda: state() not in live, limit=LIMIT, interval=0.5)
+    return state()
+
+
+def queue(user: User, job: str, form: str) -> str:
+    return user.run("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={form}").stdout.strip()
+
+
+def events(jobs: Kubectl, name: str) -> str:
+    return jobs(
+        "get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "jsonpath={.items[*].message}"
+    )
+
+
+def test_a_pod_is_a_job_and_its_log_and_exit_code_outlive_the_node(jobs: Kubectl) -> None:
+    alice = jobs.user
+    resources = {"requests": {"cpu": "2", "memory": "200Mi"}}
+    jobs.apply(manifest("answer", ["sh", "-c", "echo one; echo two; exit 3"], resources=resources))
+    job = job_of(jobs, "answer")
+    name, cpus, memory, comment = queue(alice, job, "%j|%C|%m|%k").split("|")
+    assert (name, cpus, memory) == ("answer", "2", "840M")
+    assert comment.startswith("pinnace:jobs:")
+    assert comment.endswith(":default/answer")
+    ended = wait_for_phase(jobs, "answer", "Succeeded", "Failed")
+    assert ended["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+    assert wait_for_end(alice, job) == "FAILED"
+    code = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=ExitCode", "-j", job).stdout.strip()
+    assert code == "3:0"
+    assert jobs.json("get", "pod", "answer")["spec"]["nodeName"] == f"job-{job}"
+    assert jobs("logs", "answer") == "one\ntwo\n"
+    assert jobs("logs", "--tail=1", "answer") == "two\n"
+    jobs("delete", "pod", "answer")
+    wait_until("the node to be forgotten", lambda: f"job-{job}" not in jobs("get", "nodes"), limit=LIMIT, interval=1)
+    left = [path.name for path in (alice.home / ".local/share/pinnace/clusters/jobs").rglob(f"*job-{job}*")]
+    assert left == []
+
+
+def test_a_service_in_front_of_jobs_and_exec_into_one(jobs: Kubectl) -> None:
+    jobs.apply(DEPLOYMENT)
+    jobs("rollout", "status", "deployment/web", f"--timeout={LIMIT:.0f}s")
+    pods = jobs.json("get", "pods", "-l", "app=web")["items"]
+    name = pods[0]["metadata"]["name"]
+    job = job_of(jobs, name)
+    assert queue(jobs.user, job, "%k").endswith(":Deployment/web")
+    assert jobs("exec", name, "--", "hostname").strip() == name
+    client = ["curl", "-s", "--retry", "20", "--retry-all-errors", "--retry-delay", "1", "http://web.default.svc/"]
+    jobs.apply(manifest("client", client, image="localhost/pinnace-test/nettools:1"))
+    wait_for_phase(jobs, "client", "Succeeded")
+    assert jobs("logs", "client").strip() == name
+    # scancel ends the pod, with the reason, and the Deployment makes another.
+    jobs.user.run("scancel", job)
+    ended = wait_for_phase(jobs, name, "Failed")
+    wait_until("Slurm's reason", lambda: status(jobs, name)["reason"] == "SlurmCancelled", limit=LIMIT, interval=0.5)
+    assert ended["containerStatuses"][0]["state"]["terminated"]["exitCode"] in {0, 137, 143}
+    assert wait_for_end(jobs.user, job) == f"CANCELLED by {jobs.user.uid}"
+    jobs("rollout", "status", "deployment/web", f"--timeout={LIMIT:.0f}s")
+    jobs("delete", "deployment/web", "service/web")
+    jobs("delete", "pod", name, "client", "--ignore-not-found")
+
+
+def test_a_pod_that_waits_says_why_and_its_deletion_ends_the_job(jobs: Kubectl) -> None:
+    jobs.apply(manifest("held", ["true"], metadata=flags("-H --time=5")))
+    job = job_of(jobs, "held")
+
+    def message() -> str:
+        conditions = status(jobs, "held").get("conditions", [])
+        return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
+
+    wait_until("the reason", lambda: "JobHeldUser" in message(), limit=LIMIT, interval=0.5)
+    assert message().startswith(f"job {job} is pending in main")
+    jobs("delete", "pod", "held")
+    assert wait_for_end(jobs.user, job).startswith("CANCELLED")
+
+
+def test_deleting_a_pod_that_runs_ends_its_job_after_the_grace_period(jobs: Kubectl) -> None:
+    jobs.apply(manifest("sleeper", ["sleep", "600"]))
+    wait_for_phase(jobs, "sleeper", "Running")
+    job = job_of(jobs, "sleeper")
+    jobs("delete", "pod", "sleeper")
+    assert wait_for_end(jobs.user, job) == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "says"),
+    [
+        ("wraps", {"metadata": flags("--wrap=id")}, "--wrap is not for pods"),
+        ("huge", {"resources": {"requests": {"cpu": "1000"}}}, "sbatch: error"),
+        ("nobody", {"metadata": flags("--account=nobody")}, "nvalid account"),
+        ("elsewhere", {"nodeSelector": {"disktype": "ssd"}}, "means nothing to Slurm"),
+    ],
+)
+def test_what_cannot_be_is_said_on_the_pod_and_not_tried_again_and_again(
+    jobs: Kubectl, name: str, spec: dict[str, Any], says: str
+) -> None:
+    jobs.apply(manifest(name, ["true"], **spec))
+    wait_until("an event", lambda: says in events(jobs, name), limit=LIMIT, interval=0.5)
+    assert status(jobs, name)["phase"] == "Pending"
+    assert jobs("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "name").count("event/") == 1
+    assert "pinnace.dev/job" not in jobs.json("get", "pod", name)["metadata"]["annotations"]
+    jobs("delete", "pod", name)
+
+
+def test_a_pod_that_uses_too_much_memory(jobs: Kubectl) -> None:
+    program = "import time; kept = bytearray(2 << 30); print(len(kept), flush=True); time.sleep(600)"
+    image = "localhost/pinnace-test/python:1"
+    resources = {"limits": {"memory": "100Mi"}}
+    jobs.apply(manifest("greedy", ["python3", "-c", program], image=image, resources=resources))
+    ended = wait_for_phase(jobs, "greedy", "Failed")
+    assert ended["reason"] == "OOMKilled"
+    assert ended["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
+    assert "OUT_OF_MEMORY" in ended["message"]
+    jobs("delete", "pod", "greedy")
+
+
+def test_a_pod_whose_host_dies_has_failed(jobs: Kubectl) -> None:
+    bed = jobs.user.bed
+    jobs.apply(manifest("doomed", ["sh", "-c", "echo here; sleep 600"], nodeSelector={"pinnace.dev/host": "n3"}))
+    try:
+        wait_for_phase(jobs, "doomed", "Running")
+        assert jobs("logs", "doomed") == "here\n"
+        bed.kill_host("n3")
+        ended = wait_for_phase(jobs, "doomed", "Failed")
+        assert ended["reason"] == "SlurmNodeFail"
+        assert {"type": "DisruptionTarget", "status": "True"}.items() <= next(
+            condition for condition in ended["conditions"] if condition["type"] == "DisruptionTarget"
+        ).items()
+        wait_until("the log to be in the archive", lambda: jobs("logs", "doomed", code=None) == "here\n", limit=LIMIT)
+    finally:
+        bed.start_host("n3")
+    wait_until("n3 to be back", lambda: bed.nodes().get("n3") in {"idle", "mixed"}, limit=60)
+    jobs("delete", "pod", "doomed")
+
+
+def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) -> None:
+    alice = jobs.user
+    host = json.loads((alice.home / ".local/share/pinnace/clusters/jobs/nodes/0.json").read_text())["name"]
+
+    def provisioner() -> list[str]:
+        return alice.run("pgrep", "-f", "pinnace.provisioner.service.*/jobs$", code=None, on=host).stdout.split()
+
+    moments = random.Random(7)  # noqa: S311 - the same in every run
+    jobs.apply(MANY)
+    for number in range(6):
+        wait_until("a provisioner", lambda: bool(provisioner()), limit=LIMIT)
+        time.sleep(moments.uniform(0.1, 3))
+        alice.run("kill", "-KILL", *provisioner(), code=None, on=host)
+        if number == 3:
+            alice.bed.restart("slurmctld")
+    jobs("wait", "--for=condition=complete", "job/many", "--timeout=240s", timeout=300)
+    assert jobs.json("get", "job", "many")["status"]["succeeded"] == 8
+    pods = {pod["metadata"]["name"] for pod in jobs.json("get", "pods", "-l", "job-name=many")["items"]}
+    rows = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobName%60,State").stdout.split("\n")
+    ran = [row.split("|")[0] for row in rows if row.startswith("many-") and "CANCELLED" not in row]
+    assert sorted(ran) == sorted(pods)
+    jobs("delete", "job", "many")
+
+
+def test_a_volume_on_the_scratch_of_the_pods_own_node(jobs: Kubectl) -> None:
+    jobs.apply(CLAIM)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "here"}}
+    body = json.loads(manifest("writer", ["sh", "-c", "echo kept > /data/file && cat /data/file"], volumes=[volume]))
+    body["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    jobs.apply(json.dumps(body))
+    wait_for_phase(jobs, "writer", "Succeeded")
+    assert jobs("logs", "writer") == "kept\n"
+    jobs("delete", "pod/writer", "pvc/here")
+
+
+def test_pods_wait_while_the_user_has_as_many_jobs_as_the_site_allows(jobs: Kubectl) -> None:
+    bed, user = jobs.user.bed, jobs.user.name
+    mine = len(jobs.user.run("squeue", "--me", "--noheader").stdout.splitlines())
+
+    def allow(count: int) -> None:
+        modify = ["sacctmgr", "--immediate", "modify", "user", user, "set", f"MaxSubmitJobs={count}"]
+        bed.run(modify, user="root")
+
+    allow(mine + 1)
+    try:
+        for name in ("first", "second"):
+            jobs.apply(manifest(name, ["sleep", "5"]))
+        wait_until(
+            "Slurm's refusal",
+            lambda: "SubmitJob" in events(jobs, "first") + events(jobs, "second"),
+            limit=LIMIT,
+            interval=0.5,
+        )
+        for name in ("first", "second"):
+            wait_for_phase(jobs, name, "Succeeded")
+    finally:
+        allow(-1)
+    jobs("delete", "pod", "first", "second")
+
+
+def test_a_pod_at_its_time_limit_is_ended_in_order(jobs: Kubectl) -> None:
+    jobs.apply(
+        manifest("late", ["sh", "-c", "trap 'echo told; exit 7' TERM; sleep 600 & wait"], metadata=flags("-t 2"))
+    )
+    wait_for_phase(jobs, "late", "Failed")
+    wait_until("Slurm's reason", lambda: status(jobs, "late")["reason"] == "SlurmTimeout", limit=LIMIT, interval=0.5)
+    assert jobs("logs", "late") == "told\n"
+    assert status(jobs, "late")["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+    jobs("delete", "pod", "late")

@@ -1,0 +1,250 @@
+"""What the provisioner does next, whatever it finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pinnace.provisioner import ending
+from pinnace.provisioner.reconciling import (
+    ARCHIVE_PORT,
+    JOIN_LIMIT,
+    LEAVE_LIMIT,
+    VISIBLE,
+    AskAccounting,
+    Cancel,
+    Explain,
+    Fail,
+    Forget,
+    FreeIndex,
+    Memory,
+    Number,
+    Remove,
+    Retire,
+    Submit,
+    Tell,
+    World,
+    plan,
+)
+from pinnace.slurm.states import JobState
+from provisioner.samples import CLUSTER, job, pod
+
+if TYPE_CHECKING:
+    from pinnace.slurm.commands import Job
+
+NOW = 1000.0
+
+
+def world(
+    *pods: dict[str, Any],
+    jobs: list[Job] | None = None,
+    nodes: list[dict[str, Any]] | None = None,
+    files: dict[int, dict[str, Any]] | None = None,
+    asked: float = NOW - 0.5,
+) -> World:
+    return World(
+        cluster=CLUSTER,
+        pods={body["metadata"]["uid"]: body for body in pods},
+        nodes={node["metadata"]["name"]: node for node in nodes or ()},
+        jobs=jobs,
+        asked=asked,
+        files=files or {},
+    )
+
+
+def node(name: str, port: int = 10250) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}}
+
+
+def missing(*numbers: int) -> Memory:
+    """That these jobs are not in the queue has been known for a while."""
+    return Memory(since={f"missing {number}": NOW - 60 for number in numbers})
+
+
+def test_a_new_pod_is_submitted_at_once_even_while_slurm_is_silent() -> None:
+    assert plan(world(pod()), Memory(), NOW, room=5) == [Submit(pod=pod())]
+
+
+def test_pods_of_other_schedulers_are_none_of_ours() -> None:
+    assert plan(world(pod(schedulerName="default-scheduler"), jobs=[]), Memory(), NOW, room=5) == []
+
+
+def test_no_more_jobs_than_there_is_room_for() -> None:
+    pods = [pod(str(number)) for number in range(5)]
+    assert len(plan(world(*pods, jobs=[]), Memory(), NOW, room=2)) == 2
+    assert plan(world(*pods, jobs=[]), Memory(hold=NOW + 1), NOW, room=2) == []
+    assert plan(world(pod(), jobs=[]), Memory(due={"uid-one": NOW + 1}), NOW, room=2) == []
+    assert plan(world(pod(), jobs=[]), Memory(submitting={"uid-one"}), NOW, room=2) == []
+
+
+def test_what_was_submitted_is_not_submitted_again_before_its_mark_or_its_job_can_be_seen() -> None:
+    memory = Memory(marked={"uid-one": NOW - 0.1})
+    assert plan(world(pod(), jobs=[]), memory, NOW, room=5) == []
+    tried_before = world(pod(job=7), jobs=[job(7, JobState.NODE_FAIL)])
+    memory.since["retry 7"] = NOW - 60
+    assert plan(tried_before, memory, NOW, room=5) == []
+
+
+def test_a_mark_without_a_job_is_waited_for_and_then_submitted_again() -> None:
+    memory = Memory()
+    assert plan(world(pod(marked=True)), memory, NOW, room=5) == []
+    assert plan(world(pod(marked=True), jobs=[]), memory, NOW, room=5) == []
+    later = NOW + VISIBLE + 1
+    assert plan(world(pod(marked=True), jobs=[], asked=later), memory, later, room=5) == [Submit(pod=pod(marked=True))]
+
+
+def test_a_mark_whose_job_came_through_gets_its_number() -> None:
+    body = pod(marked=True)
+    assert plan(world(body, jobs=[job(7)]), Memory(), NOW, room=5) == [Number(pod=body, job=7)]
+
+
+def test_of_two_jobs_for_one_pod_the_first_stays() -> None:
+    found = plan(world(pod(job=7), jobs=[job(8), job(7)]), Memory(), NOW, room=5)
+    assert found == [Cancel(job=8, why="job 7 is for the same pod")]
+
+
+def test_a_pod_says_why_it_waits_once() -> None:
+    body, memory = pod(job=7), Memory()
+    queued = world(body, jobs=[job(7, JobState.PENDING, reason="Priority")])
+    assert plan(queued, memory, NOW, room=5) == [Tell(pod=body, text="job 7 is pending in main (Priority)")]
+    memory.told["uid-one"] = "job 7 is pending in main (Priority)"
+    assert plan(queued, memory, NOW, room=5) == []
+
+
+def test_a_job_whose_node_does_not_come_is_ended() -> None:
+    memory = Memory()
+    assert plan(world(pod(job=7), jobs=[job(7)]), memory, NOW, room=5) == []
+    found = plan(world(pod(job=7), jobs=[job(7)]), memory, NOW + JOIN_LIMIT + 1, room=5)
+    assert found == [Cancel(job=7, why="its node did not come up", kill=True)]
+
+
+def test_a_node_that_has_taken_its_pod_and_does_not_get_ready_is_ended_too() -> None:
+    memory, bound = Memory(), world(pod(job=7, node="job-7"), jobs=[job(7)], nodes=[node("job-7")])
+    assert plan(bound, memory, NOW, room=5) == []
+    assert plan(bound, memory, NOW + JOIN_LIMIT + 1, room=5) == [
+        Cancel(job=7, why="its node did not come up", kill=True)
+    ]
+    ready = node("job-7")
+    ready["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    pulls = world(pod(job=7, node="job-7"), jobs=[job(7)], nodes=[ready])
+    assert plan(pulls, memory, NOW + JOIN_LIMIT + 1, room=5) == []
+
+
+def test_who_cancels_a_job_that_waits_ends_its_pod() -> None:
+    body = pod(job=7)
+    found = plan(world(body, jobs=[job(7, JobState.CANCELLED)]), Memory(), NOW, room=5)
+    assert found == [Fail(pod=body, job=7, state=JobState.CANCELLED)]
+
+
+def test_a_job_that_failed_before_its_pod_began_is_tried_again_later() -> None:
+    body, memory = pod(job=7), Memory()
+    state = world(body, jobs=[job(7, JobState.NODE_FAIL)])
+    (told,) = plan(state, memory, NOW, room=5)
+    assert isinstance(told, Tell)
+    assert "lost its host" in told.text
+    assert plan(state, memory, NOW + 1, room=5) == []
+    assert plan(state, memory, NOW + 60, room=5) == [Submit(pod=body)]
+
+
+def test_a_job_that_the_queue_has_forgotten_is_asked_for() -> None:
+    body = pod(job=7)
+    assert plan(world(body, jobs=[]), Memory(), NOW, room=5) == []
+    memory = missing(7)
+    assert plan(world(body, jobs=[]), memory, NOW, room=5) == [AskAccounting(job=7)]
+    memory.ended[7] = JobState.CANCELLED
+    assert plan(world(body, jobs=[]), memory, NOW, room=5) == [Fail(pod=body, job=7, state=JobState.CANCELLED)]
+
+
+def test_a_pod_whose_node_died_has_failed_for_slurms_reason() -> None:
+    body = pod(job=7, node="job-7", phase="Running")
+    assert plan(world(body, jobs=[job(7)]), Memory(), NOW, room=5) == []
+    assert plan(world(body), Memory(), NOW, room=5) == []
+    found = plan(world(body, jobs=[job(7, JobState.OUT_OF_MEMORY)]), Memory(), NOW, room=5)
+    assert found == [Fail(pod=body, job=7, state=JobState.OUT_OF_MEMORY)]
+
+
+def test_a_pod_that_is_younger_than_our_look_at_the_queue_is_left_alone() -> None:
+    body = pod(job=9, node="job-9", phase="Running")
+    state = world(body, jobs=[job(7)], nodes=[node("job-9")], files={1: {"name": "job-9", "job": 9}})
+    assert plan(state, Memory(), NOW, room=5) == []
+
+
+def test_a_deleted_pod_does_not_wait_for_a_dead_kubelet() -> None:
+    body = pod(job=7, node="job-7", phase="Running", deleted=True)
+    found = plan(world(body, jobs=[job(7, JobState.NODE_FAIL)]), Memory(), NOW, room=5)
+    assert found == [Fail(pod=body, job=7, state=JobState.NODE_FAIL), Remove(pod=body)]
+
+
+def test_a_job_without_a_pod_is_cancelled_if_it_waits_and_has_a_moment_if_it_runs() -> None:
+    memory = Memory()
+    waits = world(jobs=[job(7, JobState.PENDING), job(8, uid="uid-two")])
+    assert plan(waits, memory, NOW, room=5) == [Cancel(job=7, why="its pod was deleted")]
+    assert Cancel(job=8, why="its pod was deleted") in plan(waits, memory, NOW + LEAVE_LIMIT + 1, room=5)
+
+
+def test_elastic_nodes_belong_to_no_pod() -> None:
+    memory = Memory()
+    state = world(jobs=[job(7, JobState.PENDING, uid="elastic-1")])
+    assert plan(state, memory, NOW, room=5) == []
+
+
+def test_any_pod_of_a_node_that_died_has_failed_and_one_that_is_done_keeps_no_elastic_node() -> None:
+    runs, done = (
+        pod(name, node="job-7", phase=phase, schedulerName="default-scheduler")
+        for name, phase in (("runs", "Running"), ("done", "Succeeded"))
+    )
+    dead = plan(world(runs, done, jobs=[job(7, JobState.NODE_FAIL, uid="elastic-1")]), Memory(), NOW, room=5)
+    assert dead == [Fail(pod=runs, job=7, state=JobState.NODE_FAIL)]
+    memory, alive = Memory(), world(runs, done, jobs=[job(7, uid="elastic-1")])
+    assert plan(alive, memory, NOW, room=5) == []
+    assert plan(alive, memory, NOW + 10 * LEAVE_LIMIT, room=5) == []
+
+
+def test_a_job_that_outlives_its_pod_is_ended() -> None:
+    body, memory = pod(job=7, node="job-7", phase="Succeeded"), Memory()
+    assert plan(world(body, jobs=[job(7)]), memory, NOW, room=5) == []
+    assert plan(world(body, jobs=[job(7)]), memory, NOW + LEAVE_LIMIT + 1, room=5) == [
+        Cancel(job=7, why="its pod has ended")
+    ]
+
+
+def test_a_pod_that_slurm_ended_says_so() -> None:
+    body = pod(job=7, node="job-7", phase="Failed", annotations={ending.EVICTED: "true"})
+    body["status"]["reason"] = "DeadlineExceeded"
+    found = plan(world(body, jobs=[job(7, JobState.CANCELLED)]), Memory(), NOW, room=5)
+    assert found == [Explain(pod=body, job=7, state=JobState.CANCELLED)]
+    body["status"] |= ending.explanation(7, JobState.CANCELLED)
+    assert plan(world(body, jobs=[job(7, JobState.CANCELLED)]), Memory(), NOW, room=5) == []
+
+
+def test_a_node_stays_as_long_as_pods_of_it_do() -> None:
+    done = pod(job=7, node="job-7", phase="Succeeded")
+    ended = [job(7, JobState.COMPLETED)]
+    assert plan(world(done, jobs=ended, nodes=[node("job-7")]), Memory(), NOW, room=5) == [Retire(node="job-7")]
+    assert plan(world(done, jobs=ended, nodes=[node("job-7", ARCHIVE_PORT)]), Memory(), NOW, room=5) == []
+    assert plan(world(jobs=ended, nodes=[node("job-7", ARCHIVE_PORT)]), Memory(), NOW, room=5) == [Forget(node="job-7")]
+
+
+def test_an_index_is_free_when_nobody_can_take_the_new_node_for_the_old_one() -> None:
+    ended, retired = [job(7, JobState.COMPLETED)], node("job-7", ARCHIVE_PORT)
+    done = pod(job=7, node="job-7", phase="Succeeded")
+    orderly = {3: {"name": "job-7", "job": 7, "ended": True}}
+    assert plan(world(done, jobs=ended, nodes=[retired], files=orderly), Memory(), NOW, room=5) == [
+        FreeIndex(index=3, node="job-7")
+    ]
+    assert FreeIndex(index=3, node="job-7") not in plan(
+        world(done, jobs=ended, nodes=[node("job-7")], files=orderly), Memory(), NOW, room=5
+    )
+    killed = {3: {"name": "job-7", "job": 7, "links": 1}}
+    memory = Memory()
+    assert plan(world(done, jobs=ended, nodes=[retired], files=killed), memory, NOW, room=5) == []
+    assert plan(world(done, jobs=ended, nodes=[retired], files=killed), memory, NOW + 120, room=5) == [
+        FreeIndex(index=3, node="job-7")
+    ]
+    assert plan(world(done, jobs=[job(7)], nodes=[retired], files=orderly), Memory(), NOW, room=5) == []
+
+
+def test_a_thousand_pods_that_wait_are_looked_at_in_less_than_a_second() -> None:
+    """Not a benchmark: it would have to be a hundred times slower to fail."""
+    pods = [pod(f"p{number}", job=number + 1) for number in range(1000)]
+    jobs = [job(number + 1, JobState.PENDING, uid=f"uid-p{number}") for number in range(1000)]
+    assert len(plan(world(*pods, jobs=jobs), Memory(), NOW, room=5)) == 1000
