@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.watching import Changed, Listed, watch
 from pinnace.errors import PinnaceError, SlurmError, UsageError
 from pinnace.provisioner import elastic, reconciling, refusals
 from pinnace.provisioner.hands import Hands, Kubernetes, timestamp
@@ -33,7 +34,6 @@ from pinnace.provisioner.translation import claimed, submission
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import Phase
 from pinnace.spec import HEAD, ClusterSpec, read_json
-from pinnace.controlplane.watching import Changed, Listed, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
