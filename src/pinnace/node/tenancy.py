@@ -1,5 +1,7 @@
 """A node that is there for one pod: it takes the pod to itself, and ends when the pod has ended.
 
+A short pod may be followed by others of its kind (see ``node.succession``).
+
 Its helper runs beside the agent, on the host's network, and speaks with the API where the head's host offers it. The
 pod is bound before the kubelet runs, so that the kubelet finds it the moment it looks.
 
@@ -13,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
-import json
 import os
 import queue
 import signal
@@ -23,9 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.watching import Changed, Listed, watch
+from pinnace.node.succession import Succession, bind
 from pinnace.provisioner import ending
 from pinnace.provisioner.hands import Kubernetes, timestamp
 from pinnace.provisioner.reconciling import retirement
+from pinnace.provisioner.translation import tenant_of
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 EVICT = signal.SIGUSR1  # from the agent: end the pod
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETRY = 0.1  # seconds before the API is asked again
-ROUND = 120  # seconds of one watch
 CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
 ZONE = "slurm-jobs"
@@ -68,40 +71,76 @@ def taints(tenant: Tenant) -> tuple[str, ...]:
 
 def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
-    tenant = node.tenant
-    if tenant is None:
-        raise ValueError("this node is for no pod")
-    news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    evict = threading.Event()
-
-    def told(*_: object) -> None:
-        evict.set()
-        news.put(None)
-
-    signal.signal(EVICT, told)
-    api = _api(node)
-    pod = _take(api, tenant, node)
-    threading.Thread(target=_follow, args=(node, tenant, news), daemon=True).start()
-    if pod and (claims := claim_names(pod)):
-        threading.Thread(target=_choose_volumes, args=(node, tenant, claims), daemon=True).start()
-    deadline = 0.0
-    while pod is not None and not has_ended(pod):
-        if evict.is_set() and not deadline:
-            deadline = time.monotonic() + EVICT_LIMIT
-            _set_deadline(api, tenant)
-        try:
-            heard = news.get(timeout=max(0.0, deadline - time.monotonic()) if deadline else None)
-        except queue.Empty:
-            break
-        pod = heard or pod
-        if pod.get("gone"):
-            pod = None
-    code = container_code(pod) if pod else 0  # who deletes a pod has not failed
-    if evict.is_set() and not code:
-        code = EVICTED
-    _retire(api, node)
+    tenancy = Tenancy(node)
+    signal.signal(EVICT, tenancy.end)
+    code = tenancy.run()
+    _retire(tenancy.api, node)
     left(code)
     threading.Event().wait()  # the agent ends us
+
+
+class Tenancy:
+    """The pods of a node: the one that it was made for, and those that follow it."""
+
+    def __init__(self, node: NodeSpec) -> None:
+        if node.tenant is None:
+            raise ValueError("this node is for no pod")
+        self.node, self.tenant = node, node.tenant
+        self.access = _access(node)
+        self.api = Api(self.access)
+        self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
+        self.evicted = threading.Event()
+        self.succession = Succession(node, self.api)
+
+    def end(self, *_: object) -> None:
+        """A signal: the pod is to end, and no other follows."""
+        self.evicted.set()
+        self.news.put(None)
+
+    def run(self) -> int:
+        """The exit code of the last pod, when it has ended."""
+        pod = _take(self.api, self.tenant, self.node)
+        watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
+        if pod and pod["spec"]["nodeName"] != self.node.name:
+            pod = self.succession.follow(pod)
+        elif pod and has_ended(pod):  # we were started again, and it may have been followed
+            pod = self.succession.present() or pod
+        code = 0
+        while pod:
+            if claims := claim_names(pod):
+                threading.Thread(target=_choose_volumes, args=(self.node, tenant_of(pod), claims), daemon=True).start()
+            last = self._live(pod)
+            code = container_code(last) if last else 0  # who deletes a pod has not failed
+            pod = self.succession.follow(last) if last and not code and not self.evicted.is_set() else None
+        return code or (EVICTED if self.evicted.is_set() else 0)
+
+    def _live(self, pod: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Follow a pod to its end, and help it there if it has been asked to. None if it was deleted."""
+        deadline = 0.0
+        while pod is not None and not has_ended(pod):
+            if self.evicted.is_set() and not deadline:
+                deadline = time.monotonic() + EVICT_LIMIT
+                _set_deadline(self.api, tenant_of(pod))
+            try:
+                heard = self.news.get(timeout=max(0.0, deadline - time.monotonic()) if deadline else None)
+            except queue.Empty:
+                return pod
+            if heard:
+                pod = self._as_heard(pod, heard)
+        return pod
+
+    def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:
+        uid = pod["metadata"]["uid"]
+        if isinstance(heard, Changed):
+            if heard.object["metadata"]["uid"] != uid:
+                return pod
+            return None if heard.gone else heard.object
+        for found in heard.objects:
+            if found["metadata"]["uid"] == uid:
+                return found
+        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):  # the list may be older than the pod
+            return Kubernetes(self.api).current(pod)
+        return pod
 
 
 def has_ended(pod: dict[str, Any]) -> bool:
@@ -118,12 +157,12 @@ def container_code(pod: dict[str, Any]) -> int:
     return next((code for code in codes if code), failed) if failed else 0
 
 
-def _api(node: NodeSpec) -> Api:
+def _access(node: NodeSpec) -> Access:
     head = read_json(node.cluster.node_file(HEAD))
     if not head or "api" not in head:
         raise OSError("the head has not said where the API is")
     access = Access.from_file(node.cluster.secrets / "provisioner.kubeconfig")
-    return Api(access.at(str(head["address"]), int(head["api"])))
+    return access.at(str(head["address"]), int(head["api"]))
 
 
 def node_object(node: NodeSpec) -> dict[str, Any]:
@@ -154,16 +193,12 @@ def node_object(node: NodeSpec) -> dict[str, Any]:
 
 
 def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
-    """Bind the pod to this node. None if it is not there any more, or has gone elsewhere."""
-    name = node.name
-    target = {"apiVersion": "v1", "kind": "Node", "name": name}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": tenant.name, "uid": tenant.uid},
-               "target": target}  # fmt: skip
+    """Bind the pod to this node. As it is then: here, or on the node that was faster; None if it is gone."""
     while True:
         try:
             with contextlib.suppress(ApiError):
                 api.create("/api/v1/nodes", node_object(node))
-                api.request("POST", f"{tenant.path}/binding", binding)
+                bind(api, tenant, node.name)
             pod: dict[str, Any] = api.get(tenant.path)
         except ApiError as error:
             if error.code == http.HTTPStatus.NOT_FOUND:
@@ -171,9 +206,10 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
         except (OSError, http.client.HTTPException):
             pass
         else:
-            ours = pod["metadata"]["uid"] == tenant.uid and pod["spec"].get("nodeName") in {name, None}
-            if not ours or pod["spec"].get("nodeName"):
-                return pod if ours else None
+            if pod["metadata"]["uid"] != tenant.uid:
+                return None
+            if pod["spec"].get("nodeName"):
+                return pod
         time.sleep(RETRY)
 
 
@@ -190,7 +226,7 @@ def claim_names(pod: dict[str, Any]) -> set[str]:
 
 def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
     """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
-    api = _api(node)
+    api = Api(_access(node))
     deadline = time.monotonic() + CLAIMS_LIMIT
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
@@ -201,27 +237,6 @@ def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
                     api.patch(path, {"metadata": {"annotations": {SELECTED: node.name}}})
                 claims.discard(name)
         time.sleep(RETRY)
-
-
-def _follow(node: NodeSpec, tenant: Tenant, news: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    """Tell how the pod is, whenever that changes; ``gone`` is that there is no such pod any more."""
-    api = _api(node)
-    where = f"/api/v1/namespaces/{tenant.namespace}/pods?fieldSelector=metadata.name%3D{tenant.name}"
-    while True:
-        try:
-            listing = api.get(where)
-            pods = [pod for pod in listing["items"] if pod["metadata"]["uid"] == tenant.uid]
-            news.put(pods[0] if pods else {"gone": True, "status": {}})
-            query = f"&watch=true&timeoutSeconds={ROUND}&resourceVersion={listing['metadata']['resourceVersion']}"
-            for line in api.stream(where + query, idle=ROUND + 10.0):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    break
-                if event["object"]["metadata"].get("uid") == tenant.uid:
-                    gone = {"gone": True} if event["type"] == "DELETED" else {}
-                    news.put(event["object"] | gone)
-        except (ApiError, OSError, http.client.HTTPException, ValueError):
-            time.sleep(RETRY)
 
 
 def _set_deadline(api: Api, tenant: Tenant) -> None:

@@ -208,8 +208,11 @@ class Service:
             lambda done: self.news.put(lambda: self._submitted(pod, done.result()))
         )
 
-    def _submit_one(self, pod: Object) -> int | Exception:
-        """In a thread: mark the pod, submit its job, note the number. The job, or why there is none."""
+    def _submit_one(self, pod: Object) -> int | Exception | None:
+        """In a thread: mark the pod, submit its job, note the number. The job, or why there is none.
+
+        A pod that is gone, or has found a place in another's job, needs none.
+        """
         try:
             owners = self.kubernetes.owners(pod)
             made = submission(
@@ -221,8 +224,9 @@ class Service:
                 python=sys.executable,
                 given=self.provisioning.options,
             )
-            if not self.kubernetes.annotate(pod, {MARK: timestamp()}):
-                return SlurmError("the pod has gone")
+            marked = self.kubernetes.annotate(pod, {MARK: timestamp()})
+            if not marked or marked["spec"].get("nodeName"):
+                return None
             job = self.slurm.sbatch(made.script, made.options)
             self.kubernetes.annotate(pod, {NUMBER: str(job)})
             self.kubernetes.event(pod, "Normal", "Submitted", f"submitted job {job} to Slurm")
@@ -230,7 +234,7 @@ class Service:
             return error
         return job
 
-    def _submitted(self, pod: Object, result: int | Exception) -> None:
+    def _submitted(self, pod: Object, result: int | Exception | None) -> None:
         uid, now = pod["metadata"]["uid"], time.monotonic()
         self.memory.submitting.discard(uid)
         self.next_look = min(self.next_look, now + BUSY)
@@ -238,6 +242,7 @@ class Service:
             self.memory.marked[uid] = now
         if isinstance(result, int):
             self.memory.submitted[result] = now
+        if result is None or isinstance(result, int):
             return
         log.warning("%s/%s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], result)
         kind = refusals.kind(result)
