@@ -33,7 +33,6 @@ from testbed.state import Directories
 
 PROJECT = Path(__file__).parents[1]
 STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
-AT_A_TIME = 12  # jobs: every node that starts takes about a second of one CPU, of which there are few here
 IMAGE = "localhost/pinnace-test/busybox:1"
 JOB = """
 apiVersion: batch/v1
@@ -198,9 +197,6 @@ def main() -> int:
         install(bed, PROJECT, share=user_root().parent)
         site = Site(bed)
         shutil.copy(build_image("busybox"), site.home / "busybox.tar")
-        (site.home / ".local/share/pinnace").mkdir(parents=True, exist_ok=True)
-        (site.home / ".local/share/pinnace/pods.toml").write_text(f"max_jobs = {AT_A_TIME}\n")
-        site.bed.run(["chown", "-R", "alice:", "/home/alice/.local"], user="root")
         site.run("pinnace", "up", "--pods-as-jobs", "-w", "n1", "--image", "busybox.tar")
         for name in chosen:
             {"latency": latency, "rate": rate, "pending": pending, "kill": kill}[name](site)
