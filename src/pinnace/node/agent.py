@@ -29,7 +29,7 @@ from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import cache, checks, deadline, namespaces, scratch, tenancy
+from pinnace.node import arrival, cache, checks, namespaces, scratch
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
@@ -108,6 +108,12 @@ def fork(work: Callable[[], None]) -> int:
     return pid
 
 
+def serve_tenant(node: NodeSpec, left: Callable[[int], None]) -> None:
+    from pinnace.node import tenancy  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
+
+    tenancy.serve(node, left)
+
+
 class Agent:
     """One node, from the host's point of view."""
 
@@ -174,13 +180,13 @@ class Agent:
                 os.write(tell, bytes([code]))
                 os.kill(agent, LEFT)
 
-            helpers["tenant"] = lambda: tenancy.serve(node, left)
+            helpers["tenant"] = lambda: serve_tenant(node, left)
         try:
             self._wait(keeper, line, helpers, certificates)
             if node.tenant:
                 with contextlib.suppress(BlockingIOError):
                     return os.read(told, 1)[0]
-                return tenancy.EVICTED  # it was not asked: its head is gone
+                return arrival.EVICTED  # it was not asked: its head is gone
             return 0
         finally:
             self._mark_ended()
@@ -240,7 +246,7 @@ class Agent:
             """In order; a pod that has the node for itself is ended first, and its helper then tells us."""
             tenants = [pid for pid, name in running.items() if name == "tenant"]
             for pid in tenants:
-                os.kill(pid, tenancy.EVICT)
+                os.kill(pid, arrival.EVICT)
             if not tenants:
                 tell(END)
 
@@ -266,6 +272,8 @@ class Agent:
 
     def _watch_time(self, job: int, agent: int) -> None:
         """End the cluster in order before its job's time is over."""
+        from pinnace.node import deadline  # noqa: PLC0415 - only the head's agent needs it
+
         limit = deadline.wait_for_end(job)
         if limit is not None:
             write_json(self.node.cluster.ending, {"limit": limit})
@@ -398,10 +406,10 @@ def main(argv: list[str]) -> int:
             if refusal := may_not_join(spec):
                 say(refusal)
                 return 1
-            name = tenancy.node_name(os.environ)
+            name = arrival.node_name(os.environ)
             index = joining_index(spec, name)
-            labels |= tenancy.labels(os.environ, host)
-            taints = tenancy.taints(words.pod) if words.pod else ()
+            labels |= arrival.labels(os.environ, host)
+            taints = arrival.taints(words.pod) if words.pod else ()
         node = NodeSpec(
             cluster=spec,
             index=index,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.watching import Changed, Listed, watch
+from pinnace.node.arrival import EVICT, EVICTED
 from pinnace.node.succession import Succession, bind
 from pinnace.provisioner import ending
 from pinnace.provisioner.hands import Kubernetes, timestamp
@@ -33,40 +34,14 @@ from pinnace.provisioner.translation import tenant_of
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pinnace.spec import NodeSpec, Tenant
 
-EVICT = signal.SIGUSR1  # from the agent: end the pod
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETRY = 0.1  # seconds before the API is asked again
 CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
-ZONE = "slurm-jobs"
-EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
-
-
-def node_name(environment: Mapping[str, str]) -> str:
-    """Named after its job: unique in the cluster and over time, and the user knows it from squeue."""
-    name = f"job-{environment['SLURM_JOB_ID']}"
-    return name if environment.get("SLURM_PROCID", "0") == "0" else f"{name}-{environment['SLURM_PROCID']}"
-
-
-def labels(environment: Mapping[str, str], host: str) -> dict[str, str]:
-    """What is known of a node that has joined. Its own zone: dead ones must not make the controllers doubt the rest."""
-    known = {
-        "pinnace.dev/host": host,
-        "pinnace.dev/job": environment["SLURM_JOB_ID"],
-        "topology.kubernetes.io/zone": ZONE,
-    }
-    if partition := environment.get("SLURM_JOB_PARTITION"):
-        known["pinnace.dev/partition"] = partition
-    return known
-
-
-def taints(tenant: Tenant) -> tuple[str, ...]:
-    """Nobody else is to be placed here."""
-    return (f"pinnace.dev/pod={tenant.uid}:NoSchedule",)
 
 
 def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
