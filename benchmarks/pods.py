@@ -106,6 +106,7 @@ def latency(site: Site, rounds: int = 9) -> None:
         command = site.bed.command([*kubectl, *argv])
         begin = time.time()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        time.sleep(5)  # whoever looks takes CPUs from what is looked at
         while site.json("get", "pod", f"l{number}")["status"]["phase"] != "Succeeded":
             time.sleep(0.5)
         stamp = site.kubectl("logs", "--timestamps", f"l{number}").split()[0]

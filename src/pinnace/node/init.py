@@ -39,7 +39,6 @@ RUN = Path("/run/pinnace")
 END = b"end"
 AT_ONCE = b"now"
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
-STORAGE_DELAY = 1.0  # seconds
 USAGE_DELAY = 8.0  # seconds, as metrics-server
 TICK = 0.02  # seconds between looks at what services wait for, while any does
 
@@ -182,10 +181,8 @@ class Init:
                 *own,
             ]
             self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
-        # A node that is for one pod lets that pod's processes begin first.
-        calm = after(STORAGE_DELAY) if node.tenant else api
-        storage = provisioner_argv(node, self.python, VOLUMES)
-        self.service("storage", storage, waits_for=lambda: calm() and api())
+        if node.volumes:
+            self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
 
     def _verified(self) -> Callable[[], bool]:
         """Look whether the images of earlier clusters are still whole, while other things start."""

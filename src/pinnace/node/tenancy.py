@@ -30,13 +30,14 @@ from pinnace.node.succession import Succession, bind
 from pinnace.provisioner import ending
 from pinnace.provisioner.hands import Kubernetes, timestamp
 from pinnace.provisioner.reconciling import retirement
-from pinnace.provisioner.translation import tenant_of
+from pinnace.provisioner.translation import claim_names, tenant_of
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.spec import NodeSpec, Tenant
+    from pinnace.node.turns import Turn
+    from pinnace.spec import ClusterSpec, NodeSpec, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETRY = 0.1  # seconds before the API is asked again
@@ -44,9 +45,9 @@ CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
+def serve(node: NodeSpec, turn: Turn, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
-    tenancy = Tenancy(node)
+    tenancy = Tenancy(node, turn)
     signal.signal(EVICT, tenancy.end)
     code = tenancy.run()
     _retire(tenancy.api, node)
@@ -57,11 +58,11 @@ def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
 class Tenancy:
     """The pods of a node: the one that it was made for, and those that follow it."""
 
-    def __init__(self, node: NodeSpec) -> None:
+    def __init__(self, node: NodeSpec, turn: Turn) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
-        self.node, self.tenant = node, node.tenant
-        self.access = _access(node)
+        self.node, self.tenant, self.turn = node, node.tenant, turn
+        self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
         self.evicted = threading.Event()
@@ -102,6 +103,8 @@ class Tenancy:
                 return pod
             if heard:
                 pod = self._as_heard(pod, heard)
+            if pod is None or pod["status"].get("phase") != "Pending":
+                self.turn.hand_on()
         return pod
 
     def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:
@@ -118,6 +121,17 @@ class Tenancy:
         return pod
 
 
+def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
+    """Whether a pod is there and has no node. In doubt it has none: who tries to take it will find out."""
+    try:
+        pod = Api(_access(cluster)).get(tenant.path)
+    except ApiError as error:
+        return error.code != http.HTTPStatus.NOT_FOUND
+    except (OSError, http.client.HTTPException):
+        return True
+    return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
+
+
 def has_ended(pod: dict[str, Any]) -> bool:
     """Whether a pod's kubelet has said the last word. Of one that is being deleted, that is that it is gone."""
     terminal = pod["status"].get("phase") in {"Succeeded", "Failed"}
@@ -132,11 +146,11 @@ def container_code(pod: dict[str, Any]) -> int:
     return next((code for code in codes if code), failed) if failed else 0
 
 
-def _access(node: NodeSpec) -> Access:
-    head = read_json(node.cluster.node_file(HEAD))
+def _access(cluster: ClusterSpec) -> Access:
+    head = read_json(cluster.node_file(HEAD))
     if not head or "api" not in head:
         raise OSError("the head has not said where the API is")
-    access = Access.from_file(node.cluster.secrets / "provisioner.kubeconfig")
+    access = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
     return access.at(str(head["address"]), int(head["api"]))
 
 
@@ -188,20 +202,9 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
         time.sleep(RETRY)
 
 
-def claim_names(pod: dict[str, Any]) -> set[str]:
-    """The claims whose volumes a pod mounts; those of ephemeral volumes are made by a controller."""
-    names = set()
-    for volume in pod["spec"].get("volumes", ()):
-        if "persistentVolumeClaim" in volume:
-            names.add(volume["persistentVolumeClaim"]["claimName"])
-        elif "ephemeral" in volume:
-            names.add(f"{pod['metadata']['name']}-{volume['name']}")
-    return names
-
-
 def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
     """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
-    api = Api(_access(node))
+    api = Api(_access(node.cluster))
     deadline = time.monotonic() + CLAIMS_LIMIT
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
