@@ -118,7 +118,14 @@ def latency(site: Site, rounds: int = 9) -> None:
 
 
 def rate(site: Site, count: int = 200) -> None:
-    options = ["--output=/dev/null", "--mem=1152M", "--job-name=plain"]
+    """With one pod at a time on each host, which this machine may have CPUs for, and with as many as fit."""
+    for cpus in (6, 1):
+        say(f"jobs of {cpus} of a host's 8 CPUs:")
+        rate_with(site, count, f"--cpus-per-task={cpus}")
+
+
+def rate_with(site: Site, count: int, flags: str) -> None:
+    options = ["--output=/dev/null", "--mem=1152M", "--job-name=plain", flags]
     begin = time.monotonic()
     (site.home / "many.sh").write_text(f"for i in $(seq {count}); do sbatch {' '.join(options)} --wrap='sleep 1'; done")
     site.run("bash", "many.sh")
@@ -127,11 +134,15 @@ def rate(site: Site, count: int = 200) -> None:
     plain = time.monotonic() - begin
     say(f"{count} plain sbatch jobs of 1 s: {plain:.1f} s, {count / plain:.2f} a second")
     begin = time.monotonic()
-    site.apply("rate", count, "1")
+    site.apply("rate", count, "1", flags)
     site.wait_done("rate", 1200)
     taken = time.monotonic() - begin
     say(f"{count} pods of 1 s:            {taken:.1f} s, {count / taken:.2f} a second, {plain / taken:.2f} of plain")
+    nodes = [pod["spec"]["nodeName"] for pod in site.json("get", "pods", "-l", "job-name=rate")["items"]]
+    say(f"they ran in {len(set(nodes))} jobs")
     site.kubectl("delete", "job", "rate")
+    while site.run("squeue", "--me", "--noheader", "--format=%k").count("Job/rate"):
+        time.sleep(1)
 
 
 def memory_of(site: Site) -> int:

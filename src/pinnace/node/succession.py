@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
 
 MANY = 64  # pods that are looked at for one that may follow: whoever else looks shall find others
-TRIES = 8  # pods that others were faster to take
+PAUSES = (0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)  # seconds before each look; a controller makes a pod when another ends
 
 
 def bind(api: Api, tenant: Tenant, node: str) -> None:
@@ -62,22 +62,23 @@ class Succession:
         return next((pod for pod in listing["items"] if not ending.is_terminal(pod)), None)
 
     def follow(self, pod: Object) -> Object | None:
-        """Take a pod like this one that waits, if there is one and it is not too late for more."""
+        """Take a pod like this one that waits, if it is not too late for more. It may not have been made yet."""
         if time.monotonic() > self.until:
             return None
         with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
             if self.owners is None:
                 self.owners = Kubernetes(self.api).owners(pod)
             kind = self._likeness(pod)
-            for _ in range(TRIES if kind else 0):
+            for pause in PAUSES if kind else ():
+                time.sleep(pause)
                 candidates = [waiting for waiting in self._waiting(pod) if self._likeness(waiting) == kind]
-                if not candidates:
-                    return None
-                if taken := self._take(self.dice.choice(candidates)):
+                if candidates and (taken := self._take(self.dice.choice(candidates))):
                     if pod["spec"].get("nodeName") == self.node.name:
                         self.before.append(pod["metadata"]["name"])
                     self._announce(taken)
                     return taken
+                if not candidates and not ending.is_terminal(pod):
+                    return None  # its controller makes another when it has ended
         return None
 
     def _likeness(self, pod: Object) -> str:

@@ -18,6 +18,7 @@ import http.client
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from pinnace.node.succession import Succession, bind
 from pinnace.provisioner import ending
 from pinnace.provisioner.hands import Kubernetes, timestamp
 from pinnace.provisioner.reconciling import retirement
+from pinnace.provisioner.resources import needs
 from pinnace.provisioner.translation import claim_names, tenant_of
 from pinnace.spec import HEAD, read_json
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.node.turns import Turn
-    from pinnace.spec import ClusterSpec, NodeSpec, Tenant
+    from pinnace.spec import ClusterSpec, NodeSpec, Share, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETRY = 0.1  # seconds before the API is asked again
@@ -81,19 +83,35 @@ class Tenancy:
             pod = self.succession.follow(pod)
         elif pod and has_ended(pod):  # we were started again, and it may have been followed
             pod = self.succession.present() or pod
-        code = 0
+        last, before = pod, []
         while pod:
             if claims := claim_names(pod):
                 threading.Thread(target=_choose_volumes, args=(self.node, tenant_of(pod), claims), daemon=True).start()
-            last = self._live(pod)
-            code = container_code(last) if last else 0  # who deletes a pod has not failed
-            pod = self.succession.follow(last) if last and not code and not self.evicted.is_set() else None
+            last = self._live(pod, is_spent if room_for_two(pod, self.node.share) else has_ended)
+            pod = self._following(last)
+            if pod and last:
+                before.append(last)
+            elif last and not has_ended(last):
+                last = self._live(last)
+                pod = self._following(last)
+        for earlier in before:
+            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+                self._live(Kubernetes(self.api).current(earlier))
+        code = container_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
 
-    def _live(self, pod: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
+        if not last or container_code(last) or self.evicted.is_set():
+            return None
+        return self.succession.follow(last)
+
+    def _live(
+        self, pod: dict[str, Any] | None, until: Callable[[dict[str, Any]], bool] | None = None
+    ) -> dict[str, Any] | None:
         """Follow a pod to its end, and help it there if it has been asked to. None if it was deleted."""
+        done = until or has_ended
         deadline = 0.0
-        while pod is not None and not has_ended(pod):
+        while pod is not None and not done(pod):
             if self.evicted.is_set() and not deadline:
                 deadline = time.monotonic() + EVICT_LIMIT
                 _set_deadline(self.api, tenant_of(pod))
@@ -136,6 +154,24 @@ def has_ended(pod: dict[str, Any]) -> bool:
     """Whether a pod's kubelet has said the last word. Of one that is being deleted, that is that it is gone."""
     terminal = pod["status"].get("phase") in {"Succeeded", "Failed"}
     return terminal and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_spent(pod: dict[str, Any]) -> bool:
+    """Whether all of a pod's containers have succeeded. Its kubelet calls it ended only a second later."""
+    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+    codes = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
+    finite = pod["spec"].get("restartPolicy") != "Always" and "deletionTimestamp" not in pod["metadata"]
+    return has_ended(pod) or (finite and bool(codes) and all(code == 0 for code in codes))
+
+
+def room_for_two(pod: dict[str, Any], share: Share) -> bool:
+    """Whether a kubelet would let a second such pod in before it calls the first one ended."""
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
+    if pod["spec"].get("hostNetwork") or any("hostPort" in port for port in ports):
+        return False
+    wanted = needs(pod)
+    offered = {"cpu": min(share.cpus or sys.maxsize, os.cpu_count() or 1), "memory": share.memory or sys.maxsize}
+    return all(2 * amount <= offered.get(name, 0) for name, amount in wanted.items())
 
 
 def container_code(pod: dict[str, Any]) -> int:
