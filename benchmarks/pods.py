@@ -79,12 +79,10 @@ class Site:
         self.kubectl("apply", "-f", "job.yaml")
 
     def wait_done(self, name: str, limit: float) -> None:
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            if self.json("get", "job", name)["status"].get("completionTime"):
-                return
-            time.sleep(1)
-        raise RuntimeError(f"{name} did not end: {self.json('get', 'job', name)['status']}")
+        self.bed.run(
+            ["pinnace", "kubectl", "wait", "--for=condition=Complete", f"job/{name}", f"--timeout={limit:.0f}s"],
+            timeout=limit + 60,
+        )
 
     @property
     def log(self) -> Path:
@@ -119,7 +117,7 @@ def latency(site: Site, rounds: int = 9) -> None:
 
 def rate(site: Site, count: int = 200) -> None:
     """With one pod at a time on each host, which this machine may have CPUs for, and with as many as fit."""
-    for cpus in (6, 1):
+    for cpus in map(int, os.environ.get("WIDTHS", "6 1").split()):
         say(f"jobs of {cpus} of a host's 8 CPUs:")
         rate_with(site, count, f"--cpus-per-task={cpus}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pinnace.provisioner import ending
@@ -9,6 +10,7 @@ from pinnace.provisioner.reconciling import (
     ARCHIVE_PORT,
     JOIN_LIMIT,
     LEAVE_LIMIT,
+    RETELL,
     VISIBLE,
     AskAccounting,
     Cancel,
@@ -108,6 +110,22 @@ def test_a_pod_says_why_it_waits_once() -> None:
     assert plan(queued, memory, NOW, room=5) == [Tell(pod=body, text="job 7 is pending in main (Priority)")]
     memory.told["uid-one"] = "job 7 is pending in main (Priority)"
     assert plan(queued, memory, NOW, room=5) == []
+
+
+def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
+    def guessed(start: str, reason: str = "Priority") -> World:
+        return world(body, jobs=[replace(job(7, JobState.PENDING, reason=reason), start=start)])
+
+    def told(state: World, now: float) -> list[str]:
+        texts = [action.text for action in plan(state, memory, now, room=5) if isinstance(action, Tell)]
+        memory.told["uid-one"] = texts[0] if texts else memory.told["uid-one"]
+        return texts
+
+    body, memory = pod(job=7), Memory()
+    assert told(guessed("12:00"), NOW) == ["job 7 is pending in main (Priority), expected to start 12:00"]
+    assert told(guessed("12:01"), NOW + 1) == []
+    assert told(guessed("12:02"), NOW + RETELL + 1) == ["job 7 is pending in main (Priority), expected to start 12:02"]
+    assert told(guessed("12:02", "Resources"), NOW + RETELL + 2) != []
 
 
 def test_a_job_whose_node_does_not_come_is_ended() -> None:

@@ -42,6 +42,7 @@ JOIN_LIMIT = 300.0  # seconds that a job may run before its node takes the pod
 LEAVE_LIMIT = 30.0  # seconds that a job may run after its pod has ended
 LONG = 3600.0  # seconds for which oddities are remembered
 COLD = 60.0  # seconds until nobody has a connection to a node any more that was killed
+RETELL = 60.0  # seconds before another guess of Slurm when a job may start is worth a word to all its pods
 AGAIN = (10.0, 30.0, 60.0, 120.0, 300.0)  # seconds before try n + 1 of what Slurm, or we, refused
 
 
@@ -304,9 +305,12 @@ class _Pass:
             yield Number(pod=pod, job=first.id)
         if first.state.phase is Phase.WAITING:
             self.memory.since.pop(f"joining {uid}", None)
-            start = f", expected to start {first.start}" if first.start else ""
-            text = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason}){start}"
-            if self.memory.told.get(uid) != text:
+            why = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason})"
+            text = f"{why}, expected to start {first.start}" if first.start else why
+            told = self.memory.told.get(uid, "")
+            recently = self.now - self.memory.since.get(f"told {uid}", 0.0) < RETELL
+            if told != text and not (recently and told.startswith(why)):
+                self.memory.since[f"told {uid}"] = self.now
                 yield Tell(pod=pod, text=text)
         elif self.memory.odd_for(f"joining {uid}", self.now) > JOIN_LIMIT:
             yield Cancel(jobs=(first.id,), why="its node did not come up", kill=True)

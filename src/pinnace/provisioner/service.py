@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
 
 SUBMITTERS = 8  # sbatch calls at a time
+SOON = 0.1  # seconds between looks while much happens; what comes alone is looked at at once
 BUSY, IDLE = 1.0, 15.0  # seconds between looks at the queue, with and without jobs that matter
 MOST = 100  # actions in one pass; the rest follows in the next
 REPORT = 10.0  # seconds
@@ -69,6 +70,7 @@ class Service:
         self.asked = 0.0
         self.next_look = 0.0
         self.said = 0.0
+        self.stepped = 0.0
         self.news: queue.Queue[Listed | Changed | Callable[[], None]] = queue.Queue()
         self.pool = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="submit")
         self.local = threading.local()
@@ -102,6 +104,7 @@ class Service:
         """What is new: at least one thing, unless it is time for something before."""
         with contextlib.suppress(queue.Empty):
             yield self.news.get(timeout=max(0.0, self._wake() - time.monotonic()))
+            time.sleep(max(0.0, self.stepped + SOON - time.monotonic()))  # one look at all that comes together
             while True:
                 yield self.news.get_nowait()
 
@@ -165,6 +168,7 @@ class Service:
 
     def step(self, now: float) -> None:
         """One look at everything, and what follows from it."""
+        self.stepped = now
         world = self.world()
         actions = plan(world, self.memory, now, room=self._room())
         self._say_how_long(now)
