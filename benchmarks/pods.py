@@ -188,15 +188,15 @@ def kill(site: Site, count: int = 100, kills: int = 50) -> None:
     site.wait_done("kill", 1200)
     status = site.json("get", "job", "kill")["status"]
     time.sleep(15)
-    rows = site.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobName,State").splitlines()
-    jobs = Counter(row.split("|")[0] for row in rows if row.startswith("kill-"))
-    states = Counter(row.split("|")[1].split()[0] for row in rows if row.startswith("kill-"))
-    pods = site.json("get", "pods", "-l", "job-name=kill")["items"]
+    rows = site.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobID,JobName,State,Elapsed").splitlines()
+    table = [row.split("|") for row in rows if "|kill-" in row]
+    ran = {f"job-{number}" for number, _, _, elapsed in table if elapsed != "00:00:00"}
+    used = Counter(pod["spec"]["nodeName"] for pod in site.json("get", "pods", "-l", "job-name=kill")["items"])
     left = [line for line in site.run("squeue", "--me", "--noheader", "--format=%j %T").splitlines() if "kill-" in line]
-    doubled = sum(number > 1 for number in jobs.values())
     say(f"{kills} kills: {status.get('succeeded')} of {count} pods succeeded, {status.get('failed', 0)} failed")
-    say(f"{sum(jobs.values())} jobs for {len(pods)} pods; states {dict(states)}; pods with two jobs: {doubled}")
-    say(f"left in the queue: {left}")
+    say(f"{used.total()} pods were bound, to {len(used)} jobs; of these accounting has {len(used.keys() & ran)}")
+    say(f"jobs that ran and found their pod taken: {len(ran - used.keys())}; left in the queue: {left}")
+    say(f"states: {dict(Counter(state.split()[0] for _, _, state, _ in table))}")
     site.kubectl("delete", "job", "kill")
 
 
