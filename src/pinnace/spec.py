@@ -164,7 +164,7 @@ class Tenant:
 class NodeSpec:
     """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
 
-    ``images`` are those of its tenant, fetched while the kubelet starts.
+    ``images`` are those of its tenant, fetched while the kubelet starts; without ``volumes`` nobody here claims any.
     """
 
     cluster: ClusterSpec
@@ -176,6 +176,7 @@ class NodeSpec:
     taints: tuple[str, ...] = ()
     tenant: Tenant | None = None
     images: tuple[str, ...] = ()
+    volumes: bool = True
 
     @property
     def address(self) -> str:

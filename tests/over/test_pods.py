@@ -68,6 +68,20 @@ spec:
 """
 
 
+SHORT = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: short, annotations: {pinnace.dev/flags: "--nodelist=n2 --cpus-per-task=6"}}
+spec:
+  completions: 6
+  parallelism: 4
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: "localhost/pinnace-test/busybox:1", command: [sh, -c, "hostname; sleep 1"]}]
+"""
+
+
 @pytest.fixture(scope="module")
 def jobs(alice: User) -> Iterator[Kubectl]:
     """A cluster without worker nodes, whose pods are jobs."""
@@ -269,11 +283,36 @@ def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) 
             alice.bed.restart("slurmctld")
     jobs("wait", "--for=condition=complete", "job/many", "--timeout=240s", timeout=300)
     assert jobs.json("get", "job", "many")["status"]["succeeded"] == 8
-    pods = {pod["metadata"]["name"] for pod in jobs.json("get", "pods", "-l", "job-name=many")["items"]}
-    rows = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobName%60,State").stdout.split("\n")
-    ran = [row.split("|")[0] for row in rows if row.startswith("many-") and "CANCELLED" not in row]
-    assert sorted(ran) == sorted(pods)
+    pods = jobs.json("get", "pods", "-l", "job-name=many")["items"]
+    assert len(pods) == 8
+    rows = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobID,JobName%60,State").stdout.split()
+    ended = {f"job-{row.split('|')[0]}": row.split("|")[2] for row in rows if "|many-" in row}
+    assert {ended[pod["spec"]["nodeName"]] for pod in pods} == {"COMPLETED"}
+    wait_until("no job to be left", lambda: "many-" not in alice.run("squeue", "--me", "-o", "%j").stdout, limit=LIMIT)
     jobs("delete", "job", "many")
+
+
+def test_short_pods_of_one_owner_follow_one_another_in_a_job(jobs: Kubectl) -> None:
+    alice = jobs.user
+    jobs.apply(SHORT)
+
+    def comments() -> list[str]:
+        rows = alice.run("squeue", "--me", "--noheader", "--states=R", "--format=%j %k").stdout.splitlines()
+        return [row for row in rows if row.startswith("short-")]
+
+    wait_until("a job that has had another pod", lambda: any(" after " in row for row in comments()), limit=LIMIT)
+    jobs("wait", "--for=condition=complete", "job/short", "--timeout=240s", timeout=300)
+    pods = jobs.json("get", "pods", "-l", "job-name=short")["items"]
+    assert len(pods) == 6, "nothing was tried twice"
+    used = {pod["spec"]["nodeName"] for pod in pods}
+    assert len(used) < 6
+    wait_until("no job to be left", lambda: "short-" not in alice.run("squeue", "--me", "-o", "%j").stdout, limit=LIMIT)
+    for pod in pods:
+        assert jobs("logs", pod["metadata"]["name"]) == f"{pod['metadata']['name']}\n"
+    numbers = ",".join(node.removeprefix("job-") for node in used)
+    states = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=State,ExitCode", "-j", numbers).stdout
+    assert set(states.split()) == {"COMPLETED|0:0"}
+    jobs("delete", "job", "short")
 
 
 def test_a_volume_on_the_scratch_of_the_pods_own_node(jobs: Kubectl) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pinnace.provisioner import ending
@@ -9,6 +10,7 @@ from pinnace.provisioner.reconciling import (
     ARCHIVE_PORT,
     JOIN_LIMIT,
     LEAVE_LIMIT,
+    RETELL,
     VISIBLE,
     AskAccounting,
     Cancel,
@@ -99,7 +101,7 @@ def test_a_mark_whose_job_came_through_gets_its_number() -> None:
 
 def test_of_two_jobs_for_one_pod_the_first_stays() -> None:
     found = plan(world(pod(job=7), jobs=[job(8), job(7)]), Memory(), NOW, room=5)
-    assert found == [Cancel(job=8, why="job 7 is for the same pod")]
+    assert found == [Cancel(jobs=(8,), why="job 7 is for the same pod")]
 
 
 def test_a_pod_says_why_it_waits_once() -> None:
@@ -110,18 +112,34 @@ def test_a_pod_says_why_it_waits_once() -> None:
     assert plan(queued, memory, NOW, room=5) == []
 
 
+def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
+    def guessed(start: str, reason: str = "Priority") -> World:
+        return world(body, jobs=[replace(job(7, JobState.PENDING, reason=reason), start=start)])
+
+    def told(state: World, now: float) -> list[str]:
+        texts = [action.text for action in plan(state, memory, now, room=5) if isinstance(action, Tell)]
+        memory.told["uid-one"] = texts[0] if texts else memory.told["uid-one"]
+        return texts
+
+    body, memory = pod(job=7), Memory()
+    assert told(guessed("12:00"), NOW) == ["job 7 is pending in main (Priority), expected to start 12:00"]
+    assert told(guessed("12:01"), NOW + 1) == []
+    assert told(guessed("12:02"), NOW + RETELL + 1) == ["job 7 is pending in main (Priority), expected to start 12:02"]
+    assert told(guessed("12:02", "Resources"), NOW + RETELL + 2) != []
+
+
 def test_a_job_whose_node_does_not_come_is_ended() -> None:
     memory = Memory()
     assert plan(world(pod(job=7), jobs=[job(7)]), memory, NOW, room=5) == []
     found = plan(world(pod(job=7), jobs=[job(7)]), memory, NOW + JOIN_LIMIT + 1, room=5)
-    assert found == [Cancel(job=7, why="its node did not come up", kill=True)]
+    assert found == [Cancel(jobs=(7,), why="its node did not come up", kill=True)]
 
 
 def test_a_node_that_has_taken_its_pod_and_does_not_get_ready_is_ended_too() -> None:
     memory, bound = Memory(), world(pod(job=7, node="job-7"), jobs=[job(7)], nodes=[node("job-7")])
     assert plan(bound, memory, NOW, room=5) == []
     assert plan(bound, memory, NOW + JOIN_LIMIT + 1, room=5) == [
-        Cancel(job=7, why="its node did not come up", kill=True)
+        Cancel(jobs=(7,), why="its node did not come up", kill=True)
     ]
     ready = node("job-7")
     ready["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
@@ -177,8 +195,8 @@ def test_a_deleted_pod_does_not_wait_for_a_dead_kubelet() -> None:
 def test_a_job_without_a_pod_is_cancelled_if_it_waits_and_has_a_moment_if_it_runs() -> None:
     memory = Memory()
     waits = world(jobs=[job(7, JobState.PENDING), job(8, uid="uid-two")])
-    assert plan(waits, memory, NOW, room=5) == [Cancel(job=7, why="its pod was deleted")]
-    assert Cancel(job=8, why="its pod was deleted") in plan(waits, memory, NOW + LEAVE_LIMIT + 1, room=5)
+    assert plan(waits, memory, NOW, room=5) == [Cancel(jobs=(7,), why="its pod was deleted")]
+    assert Cancel(jobs=(8,), why="its pod was deleted") in plan(waits, memory, NOW + LEAVE_LIMIT + 1, room=5)
 
 
 def test_elastic_nodes_belong_to_no_pod() -> None:
@@ -203,8 +221,29 @@ def test_a_job_that_outlives_its_pod_is_ended() -> None:
     body, memory = pod(job=7, node="job-7", phase="Succeeded"), Memory()
     assert plan(world(body, jobs=[job(7)]), memory, NOW, room=5) == []
     assert plan(world(body, jobs=[job(7)]), memory, NOW + LEAVE_LIMIT + 1, room=5) == [
-        Cancel(job=7, why="its pod has ended")
+        Cancel(jobs=(7,), why="its pod has ended")
     ]
+
+
+def test_a_job_may_outlive_its_pod_with_others_that_follow_it() -> None:
+    done, memory = pod(job=7, node="job-7", phase="Succeeded"), Memory()
+    other = pod("two", job=8, node="job-7", phase="Running")
+    between, busy = world(done, jobs=[job(7)]), world(done, other, jobs=[job(7)])
+    assert plan(between, memory, NOW, room=5) == []
+    assert plan(busy, memory, NOW + 10 * LEAVE_LIMIT, room=5) == []
+    assert plan(between, memory, NOW + 20 * LEAVE_LIMIT, room=5) == []  # it has just ended
+    assert plan(between, memory, NOW + 22 * LEAVE_LIMIT, room=5) == [Cancel(jobs=(7,), why="its pod has ended")]
+    deleted = world(other, jobs=[job(7)])
+    assert plan(deleted, Memory(since={"idle 7": 0.0}), NOW, room=5) == []
+
+
+def test_jobs_whose_pods_run_elsewhere_are_taken_back_in_one_call() -> None:
+    pods = [pod(f"{n}", job=8 + n, node="job-7", phase="Running") for n in range(2)]
+    waiting = [job(8 + n, JobState.PENDING, uid=f"uid-{n}") for n in range(2)]
+    found = plan(world(*pods, jobs=[job(7, uid="uid-0"), *waiting]), Memory(), NOW, room=5)
+    assert found == [Cancel(jobs=(8, 9), why="other jobs had room for their pods")]
+    running = [job(8, uid="uid-0"), job(9, uid="uid-1")]  # they find it out themselves
+    assert plan(world(*pods, jobs=[job(7, uid="uid-0"), *running]), Memory(), NOW, room=5) == []
 
 
 def test_a_pod_that_slurm_ended_says_so() -> None:

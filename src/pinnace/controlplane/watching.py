@@ -71,8 +71,9 @@ def _rounds(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], N
 def _round(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], None]) -> None:
     listing = api.get(path)
     tell(Listed(kind=kind, objects=listing["items"]))
+    joint = "&" if "?" in path else "?"
     query = f"watch=true&timeoutSeconds={ROUND}&resourceVersion={listing['metadata']['resourceVersion']}"
-    for line in api.stream(f"{path}?{query}", idle=ROUND + 10.0):
+    for line in api.stream(f"{path}{joint}{query}", idle=ROUND + 10.0):
         event = json.loads(line)
         if event["type"] == "ERROR":  # most often 410: what we know is too old to go on from
             raise ApiError(event["object"].get("code", 0), event["object"].get("message", ""))

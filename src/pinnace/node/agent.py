@@ -29,7 +29,7 @@ from pinnace.network import links, splice
 from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import cache, checks, deadline, namespaces, scratch, tenancy
+from pinnace.node import arrival, cache, checks, namespaces, scratch, turns
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
 from pinnace.node.services import describe_end
@@ -108,11 +108,25 @@ def fork(work: Callable[[], None]) -> int:
     return pid
 
 
+def serve_tenant(node: NodeSpec, turn: turns.Turn, left: Callable[[int], None]) -> None:
+    from pinnace.node import tenancy  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
+
+    tenancy.serve(node, turn, left)
+
+
+def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: turns.Turn) -> bool:
+    """Whether others have taken the pod while its node waited for its turn."""
+    from pinnace.node import tenancy  # noqa: PLC0415 - as above
+
+    return turn.waited and not tenancy.is_waited_for(spec, tenant)
+
+
 class Agent:
     """One node, from the host's point of view."""
 
-    def __init__(self, node: NodeSpec) -> None:
+    def __init__(self, node: NodeSpec, turn: turns.Turn) -> None:
         self.node = node
+        self.turn = turn
         self.lease: cache.Lease | None = None
         self.secret = (node.cluster.secrets / "link.key").read_bytes()
 
@@ -174,13 +188,13 @@ class Agent:
                 os.write(tell, bytes([code]))
                 os.kill(agent, LEFT)
 
-            helpers["tenant"] = lambda: tenancy.serve(node, left)
+            helpers["tenant"] = lambda: serve_tenant(node, self.turn, left)
         try:
             self._wait(keeper, line, helpers, certificates)
             if node.tenant:
                 with contextlib.suppress(BlockingIOError):
                     return os.read(told, 1)[0]
-                return tenancy.EVICTED  # it was not asked: its head is gone
+                return arrival.EVICTED  # it was not asked: its head is gone
             return 0
         finally:
             self._mark_ended()
@@ -240,7 +254,7 @@ class Agent:
             """In order; a pod that has the node for itself is ended first, and its helper then tells us."""
             tenants = [pid for pid, name in running.items() if name == "tenant"]
             for pid in tenants:
-                os.kill(pid, tenancy.EVICT)
+                os.kill(pid, arrival.EVICT)
             if not tenants:
                 tell(END)
 
@@ -266,6 +280,8 @@ class Agent:
 
     def _watch_time(self, job: int, agent: int) -> None:
         """End the cluster in order before its job's time is over."""
+        from pinnace.node import deadline  # noqa: PLC0415 - only the head's agent needs it
+
         limit = deadline.wait_for_end(job)
         if limit is not None:
             write_json(self.node.cluster.ending, {"limit": limit})
@@ -380,6 +396,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
     parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
     parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
+    parser.add_argument("--volumes", action="store_true", help="the pod has volumes that are claimed")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
     words = parser.parse_args(argv)
     if words.stop:
@@ -388,6 +405,7 @@ def main(argv: list[str]) -> int:
     spec = ClusterSpec.load(words.cluster.resolve())
     host, name = words.name, words.name
     index: int | None = None if words.join else int(words.index)
+    turn = turns.Turn()
     try:
         checks.require_clock(spec.made, time.time())
         labels = dict(label.split("=", 1) for label in words.label)
@@ -398,10 +416,15 @@ def main(argv: list[str]) -> int:
             if refusal := may_not_join(spec):
                 say(refusal)
                 return 1
-            name = tenancy.node_name(os.environ)
+            if words.pod:
+                turn = turns.take(scratch.base(os.environ), os.getuid(), turns.at_a_time(os.cpu_count() or 1))
+                if came_too_late(spec, words.pod, turn):
+                    say(f"other jobs had room for the pod {words.pod.name}")
+                    return 0
+            name = arrival.node_name(os.environ)
             index = joining_index(spec, name)
-            labels |= tenancy.labels(os.environ, host)
-            taints = tenancy.taints(words.pod) if words.pod else ()
+            labels |= arrival.labels(os.environ, host)
+            taints = arrival.taints(words.pod) if words.pod else ()
         node = NodeSpec(
             cluster=spec,
             index=index,
@@ -412,8 +435,9 @@ def main(argv: list[str]) -> int:
             taints=taints,
             tenant=words.pod,
             images=tuple(words.image),
+            volumes=words.volumes or not words.pod,
         )
-        return Agent(node).run()
+        return Agent(node, turn).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:
         reason, hint = explain(error, scratch.base(os.environ))
         message = f"{host} cannot be a node: {reason}"

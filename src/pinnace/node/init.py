@@ -14,13 +14,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane import metrics, processes
-from pinnace.controlplane.api import Api
-from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
-from pinnace.controlplane.drain import delete_pods, wait_for_containers
 from pinnace.images import registry
 from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
+from pinnace.node.conditions import after, listening
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
@@ -30,8 +27,8 @@ from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
 from pinnace.spec import API_PORT, read_json, write_json
+from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
-from pinnace.storage.provisioner import provisioner_argv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +39,7 @@ RUN = Path("/run/pinnace")
 END = b"end"
 AT_ONCE = b"now"
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
-STORAGE_DELAY = 1.0  # seconds
+USAGE_DELAY = 8.0  # seconds, as metrics-server
 TICK = 0.02  # seconds between looks at what services wait for, while any does
 
 
@@ -121,10 +118,10 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        runtime = _write(RUN / "runc", wrapper_script(self.python, node.binary("runc")), 0o755)
+        runtime = self.write("runc", wrapper_script(self.python, node.binary("runc")), 0o755)
         cni = RUN / "cni"
         cni.mkdir()
-        _write(cni / "10-pinnace.conflist", json.dumps(config.cni_conflist(node)))
+        self.write("cni/10-pinnace.conflist", json.dumps(config.cni_conflist(node)))
         containerd = config.containerd_toml(
             node,
             runtime=runtime,
@@ -132,7 +129,7 @@ class Init:
             cni_config=str(cni),
             certs=f"{node.cluster.images}/hosts",
         )
-        self.importing = self._background(self._import_images)
+        self.importing = self.background(self._import_images)
         resolv = "".join(
             f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
         )
@@ -142,38 +139,38 @@ class Init:
         }
         kubelet = config.kubelet_config(
             node,
-            resolv_conf=_write(RUN / "resolv.conf", resolv),
+            resolv_conf=self.write("resolv.conf", resolv),
             system_reserved=config.reserved(node.share, **host),
             file_system=file_system("/var/lib/kubelet", Path("/proc/self/mounts").read_text()),
         )
         bin_dir = str(Path(node.binary("containerd")).parent)
         path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}
-        self._service(
+        self.service(
             "containerd",
-            [node.binary("containerd"), "--config", _write(RUN / "containerd.toml", containerd)],
+            [node.binary("containerd"), "--config", self.write("containerd.toml", containerd)],
             environment=path,
             waits_for=self._verified(),
         )
-        registry_file = _write(RUN / "registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
-        self._service(
+        registry_file = self.write("registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
+        self.service(
             "registry", registry.argv(node.binary("registry"), registry_file), environment=registry.ENVIRONMENT
         )
         certificate = Path(node.secret(f"node-{node.name}.kubeconfig"))
-        api = _listening(str(node.cluster.ranges.node(0)), API_PORT)
-        self._service(
+        api = listening(str(node.cluster.ranges.node(0)), API_PORT)
+        self.service(
             "kubelet",
-            config.kubelet_argv(node, _write(RUN / "kubelet.json", json.dumps(kubelet))),
+            config.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
             waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
             output=paced if node.tenant else None,
         )
-        proxy = _write(RUN / "kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
+        proxy = self.write("kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
         # The pod's own start comes first where a node is for one; Services are there when its program has begun.
         polite = 5 if node.tenant else 0
-        self._service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api, nice=polite)
+        self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
-        late = _after(metrics.DELAY)
-        self._service("usage", usage, waits_for=lambda: late() and certificate.exists())
+        late = after(USAGE_DELAY)
+        self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
         if node.is_head and node.cluster.provisioning:
             archive = [
                 self.python,
@@ -183,11 +180,9 @@ class Init:
                 node.address,
                 *own,
             ]
-            self._service("archive", archive, waits_for=lambda: api() and certificate.exists())
-        # A node that is for one pod lets that pod's processes begin first.
-        calm = _after(STORAGE_DELAY) if node.tenant else api
-        storage = provisioner_argv(node, self.python, VOLUMES)
-        self._service("storage", storage, waits_for=lambda: calm() and api())
+            self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
+        if node.volumes:
+            self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
 
     def _verified(self) -> Callable[[], bool]:
         """Look whether the images of earlier clusters are still whole, while other things start."""
@@ -199,7 +194,7 @@ class Init:
             cache.verify(sealing.ROOT, parts)
             done.touch()
 
-        self._background(verify)
+        self.background(verify)
         return done.exists
 
     def _import_images(self) -> None:
@@ -224,7 +219,7 @@ class Init:
         wanted: list[str] = read_json(images / "wanted.json") or []
         return wanted
 
-    def _background(self, work: Callable[[], None]) -> int:
+    def background(self, work: Callable[[], None]) -> int:
         """Do something once, beside everything else."""
         pid = os.fork()
         if pid == 0:
@@ -240,25 +235,18 @@ class Init:
         return pid
 
     def _control_plane(self) -> None:
-        node = self.node
-        self._background(lambda: bootstrap(node))
-        api = _roles_are_there(node)
-        etcd = Path("/var/lib/etcd")
-        etcd.chmod(0o700)
-        if node.cluster.seed:
-            plant(Path(node.cluster.seed), etcd)
-        self._service("etcd", processes.etcd_argv(node, str(etcd)), essential=True)
-        self._service("kube-apiserver", processes.apiserver_argv(node), essential=True)
-        controllers = processes.controller_manager_argv(node)
-        self._service("kube-controller-manager", controllers, essential=True, waits_for=api)
-        self._service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=api)
-        corefile = _write(RUN / "Corefile", processes.corefile(node, forward=bool(self.name_servers)))
-        self._service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=api)
-        late = _after(metrics.DELAY)
-        self._service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and api())
-        self._background(lambda: metrics.install(node, _listening(node.address, metrics.PORT)))
+        from pinnace.node import control_plane  # noqa: PLC0415 - the other nodes shall not wait for what they have not
 
-    def _service(
+        control_plane.add(self)
+
+    def write(self, name: str, text: str, mode: int = 0o600) -> str:
+        """A file for the node's processes. Gives its path."""
+        path = RUN / name
+        path.write_text(text)
+        path.chmod(mode)
+        return str(path)
+
+    def service(
         self,
         name: str,
         argv: list[str],
@@ -291,12 +279,11 @@ class Init:
             return
         if word == AT_ONCE:
             self.supervisor.stop("kube-proxy", "storage", "usage", "registry")
-            self.drain = self._background(self._leave)
-        elif self.node.is_head:
-            self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
-            self.drain = self._background(self._drain)
+            self.drain = self.background(self._leave)
         else:
-            self.drain = self._background(wait_for_containers)
+            if self.node.is_head:
+                self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
+            self.drain = self.background(self._drain)
 
     def _leave(self) -> None:
         """Nothing runs here any more. Whoever still reads a log has a moment to come to its end, and sees one."""
@@ -311,9 +298,14 @@ class Init:
             time.sleep(0.1)  # the ends of its connections are on their way
 
     def _drain(self) -> None:
-        """What the head does last: only here are files of the pods' users ours to remove."""
-        delete_pods(self.node)
-        Directories(self.node.cluster.volumes).end()
+        """Wait for the containers to end; the head ends them, and what is only there as long as the cluster is."""
+        from pinnace.controlplane import drain  # noqa: PLC0415 - as above
+
+        if self.node.is_head:
+            drain.delete_pods(self.node)
+            Directories(self.node.cluster.volumes).end()  # only here are files of the pods' users ours to remove
+        else:
+            drain.wait_for_containers()
 
     def _seal(self) -> int:
         """Leave containerd so that the next cluster finds its images. Nobody may use it meanwhile."""
@@ -324,7 +316,7 @@ class Init:
         if not containerd:
             return 0
         others = [kubelet] if kubelet else []
-        return self._background(lambda: sealing.seal(self.node.binary("ctr"), containerd=containerd, others=others))
+        return self.background(lambda: sealing.seal(self.node.binary("ctr"), containerd=containerd, others=others))
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -347,46 +339,7 @@ class Init:
         write_json(self.node.cluster.directory / "nodes" / f"{self.node.index}.services.json", report)
 
 
-def _roles_are_there(node: NodeSpec) -> Callable[[], bool]:
-    """Whether the API has made the roles without which its clients may do nothing; remembered once it has."""
-    api = Api(node.cluster.secrets / "admin.kubeconfig", timeout=1.0)
-    seen = False
-
-    def look() -> bool:
-        nonlocal seen
-        seen = seen or api.healthy(ROLES)
-        return seen
-
-    return look
-
-
 def connections(port: int, table: str) -> int:
     """How many connections to a local port there are, in /proc/net/tcp."""
     rows = [line.split() for line in table.splitlines()[1:]]
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
-
-
-def _after(delay: float) -> Callable[[], bool]:
-    """Whether so many seconds are over: for what nobody waits for while a cluster starts."""
-    begin = time.monotonic()
-    return lambda: time.monotonic() >= begin + delay
-
-
-def _write(path: Path, text: str, mode: int = 0o600) -> str:
-    path.write_text(text)
-    path.chmod(mode)
-    return str(path)
-
-
-def _listening(host: str, port: int) -> Callable[[], bool]:
-    """Whether something answers there; remembered once it did."""
-    seen = False
-
-    def look() -> bool:
-        nonlocal seen
-        if not seen:
-            with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
-                seen = True
-        return seen
-
-    return look

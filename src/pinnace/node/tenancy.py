@@ -1,5 +1,7 @@
 """A node that is there for one pod: it takes the pod to itself, and ends when the pod has ended.
 
+A short pod may be followed by others of its kind (see ``node.succession``).
+
 Its helper runs beside the agent, on the host's network, and speaks with the API where the head's host offers it. The
 pod is bound before the kubelet runs, so that the kubelet finds it the moment it looks.
 
@@ -13,101 +15,163 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
-import json
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.watching import Changed, Listed, watch
+from pinnace.node.arrival import EVICT, EVICTED
+from pinnace.node.succession import Succession, bind
 from pinnace.provisioner import ending
 from pinnace.provisioner.hands import Kubernetes, timestamp
 from pinnace.provisioner.reconciling import retirement
+from pinnace.provisioner.resources import needs
+from pinnace.provisioner.translation import claim_names, tenant_of
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from pinnace.spec import NodeSpec, Tenant
+    from pinnace.node.turns import Turn
+    from pinnace.spec import ClusterSpec, NodeSpec, Share, Tenant
 
-EVICT = signal.SIGUSR1  # from the agent: end the pod
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETRY = 0.1  # seconds before the API is asked again
-ROUND = 120  # seconds of one watch
 CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
-ZONE = "slurm-jobs"
-EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
 
 
-def node_name(environment: Mapping[str, str]) -> str:
-    """Named after its job: unique in the cluster and over time, and the user knows it from squeue."""
-    name = f"job-{environment['SLURM_JOB_ID']}"
-    return name if environment.get("SLURM_PROCID", "0") == "0" else f"{name}-{environment['SLURM_PROCID']}"
-
-
-def labels(environment: Mapping[str, str], host: str) -> dict[str, str]:
-    """What is known of a node that has joined. Its own zone: dead ones must not make the controllers doubt the rest."""
-    known = {
-        "pinnace.dev/host": host,
-        "pinnace.dev/job": environment["SLURM_JOB_ID"],
-        "topology.kubernetes.io/zone": ZONE,
-    }
-    if partition := environment.get("SLURM_JOB_PARTITION"):
-        known["pinnace.dev/partition"] = partition
-    return known
-
-
-def taints(tenant: Tenant) -> tuple[str, ...]:
-    """Nobody else is to be placed here."""
-    return (f"pinnace.dev/pod={tenant.uid}:NoSchedule",)
-
-
-def serve(node: NodeSpec, left: Callable[[int], None]) -> None:
+def serve(node: NodeSpec, turn: Turn, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
-    tenant = node.tenant
-    if tenant is None:
-        raise ValueError("this node is for no pod")
-    news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    evict = threading.Event()
-
-    def told(*_: object) -> None:
-        evict.set()
-        news.put(None)
-
-    signal.signal(EVICT, told)
-    api = _api(node)
-    pod = _take(api, tenant, node)
-    threading.Thread(target=_follow, args=(node, tenant, news), daemon=True).start()
-    if pod and (claims := claim_names(pod)):
-        threading.Thread(target=_choose_volumes, args=(node, tenant, claims), daemon=True).start()
-    deadline = 0.0
-    while pod is not None and not has_ended(pod):
-        if evict.is_set() and not deadline:
-            deadline = time.monotonic() + EVICT_LIMIT
-            _set_deadline(api, tenant)
-        try:
-            heard = news.get(timeout=max(0.0, deadline - time.monotonic()) if deadline else None)
-        except queue.Empty:
-            break
-        pod = heard or pod
-        if pod.get("gone"):
-            pod = None
-    code = container_code(pod) if pod else 0  # who deletes a pod has not failed
-    if evict.is_set() and not code:
-        code = EVICTED
-    _retire(api, node)
+    tenancy = Tenancy(node, turn)
+    signal.signal(EVICT, tenancy.end)
+    code = tenancy.run()
+    _retire(tenancy.api, node)
     left(code)
     threading.Event().wait()  # the agent ends us
+
+
+class Tenancy:
+    """The pods of a node: the one that it was made for, and those that follow it."""
+
+    def __init__(self, node: NodeSpec, turn: Turn) -> None:
+        if node.tenant is None:
+            raise ValueError("this node is for no pod")
+        self.node, self.tenant, self.turn = node, node.tenant, turn
+        self.access = _access(node.cluster)
+        self.api = Api(self.access)
+        self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
+        self.evicted = threading.Event()
+        self.succession = Succession(node, self.api)
+
+    def end(self, *_: object) -> None:
+        """A signal: the pod is to end, and no other follows."""
+        self.evicted.set()
+        self.news.put(None)
+
+    def run(self) -> int:
+        """The exit code of the last pod, when it has ended."""
+        pod = _take(self.api, self.tenant, self.node)
+        watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
+        if pod and pod["spec"]["nodeName"] != self.node.name:
+            pod = self.succession.follow(pod)
+        elif pod and has_ended(pod):  # we were started again, and it may have been followed
+            pod = self.succession.present() or pod
+        last, before = pod, []
+        while pod:
+            if claims := claim_names(pod):
+                threading.Thread(target=_choose_volumes, args=(self.node, tenant_of(pod), claims), daemon=True).start()
+            last = self._live(pod, is_spent if room_for_two(pod, self.node.share) else has_ended)
+            pod = self._following(last)
+            if pod and last:
+                before.append(last)
+            elif last and not has_ended(last):
+                last = self._live(last)
+                pod = self._following(last)
+        for earlier in before:
+            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+                self._live(Kubernetes(self.api).current(earlier))
+        code = container_code(last) if last else 0  # who deletes a pod has not failed
+        return code or (EVICTED if self.evicted.is_set() else 0)
+
+    def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
+        if not last or container_code(last) or self.evicted.is_set():
+            return None
+        return self.succession.follow(last)
+
+    def _live(
+        self, pod: dict[str, Any] | None, until: Callable[[dict[str, Any]], bool] | None = None
+    ) -> dict[str, Any] | None:
+        """Follow a pod to its end, and help it there if it has been asked to. None if it was deleted."""
+        done = until or has_ended
+        deadline = 0.0
+        while pod is not None and not done(pod):
+            if self.evicted.is_set() and not deadline:
+                deadline = time.monotonic() + EVICT_LIMIT
+                _set_deadline(self.api, tenant_of(pod))
+            try:
+                heard = self.news.get(timeout=max(0.0, deadline - time.monotonic()) if deadline else None)
+            except queue.Empty:
+                return pod
+            if heard:
+                pod = self._as_heard(pod, heard)
+            if pod is None or pod["status"].get("phase") != "Pending":
+                self.turn.hand_on()
+        return pod
+
+    def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:
+        uid = pod["metadata"]["uid"]
+        if isinstance(heard, Changed):
+            if heard.object["metadata"]["uid"] != uid:
+                return pod
+            return None if heard.gone else heard.object
+        for found in heard.objects:
+            if found["metadata"]["uid"] == uid:
+                return found
+        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):  # the list may be older than the pod
+            return Kubernetes(self.api).current(pod)
+        return pod
+
+
+def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
+    """Whether a pod is there and has no node. In doubt it has none: who tries to take it will find out."""
+    try:
+        pod = Api(_access(cluster)).get(tenant.path)
+    except ApiError as error:
+        return error.code != http.HTTPStatus.NOT_FOUND
+    except (OSError, http.client.HTTPException):
+        return True
+    return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
 
 
 def has_ended(pod: dict[str, Any]) -> bool:
     """Whether a pod's kubelet has said the last word. Of one that is being deleted, that is that it is gone."""
     terminal = pod["status"].get("phase") in {"Succeeded", "Failed"}
     return terminal and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_spent(pod: dict[str, Any]) -> bool:
+    """Whether all of a pod's containers have succeeded. Its kubelet calls it ended only a second later."""
+    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+    codes = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
+    finite = pod["spec"].get("restartPolicy") != "Always" and "deletionTimestamp" not in pod["metadata"]
+    return has_ended(pod) or (finite and bool(codes) and all(code == 0 for code in codes))
+
+
+def room_for_two(pod: dict[str, Any], share: Share) -> bool:
+    """Whether a kubelet would let a second such pod in before it calls the first one ended."""
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
+    if pod["spec"].get("hostNetwork") or any("hostPort" in port for port in ports):
+        return False
+    wanted = needs(pod)
+    offered = {"cpu": min(share.cpus or sys.maxsize, os.cpu_count() or 1), "memory": share.memory or sys.maxsize}
+    return all(2 * amount <= offered.get(name, 0) for name, amount in wanted.items())
 
 
 def container_code(pod: dict[str, Any]) -> int:
@@ -118,12 +182,12 @@ def container_code(pod: dict[str, Any]) -> int:
     return next((code for code in codes if code), failed) if failed else 0
 
 
-def _api(node: NodeSpec) -> Api:
-    head = read_json(node.cluster.node_file(HEAD))
+def _access(cluster: ClusterSpec) -> Access:
+    head = read_json(cluster.node_file(HEAD))
     if not head or "api" not in head:
         raise OSError("the head has not said where the API is")
-    access = Access.from_file(node.cluster.secrets / "provisioner.kubeconfig")
-    return Api(access.at(str(head["address"]), int(head["api"])))
+    access = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
+    return access.at(str(head["address"]), int(head["api"]))
 
 
 def node_object(node: NodeSpec) -> dict[str, Any]:
@@ -154,16 +218,12 @@ def node_object(node: NodeSpec) -> dict[str, Any]:
 
 
 def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
-    """Bind the pod to this node. None if it is not there any more, or has gone elsewhere."""
-    name = node.name
-    target = {"apiVersion": "v1", "kind": "Node", "name": name}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": tenant.name, "uid": tenant.uid},
-               "target": target}  # fmt: skip
+    """Bind the pod to this node. As it is then: here, or on the node that was faster; None if it is gone."""
     while True:
         try:
             with contextlib.suppress(ApiError):
                 api.create("/api/v1/nodes", node_object(node))
-                api.request("POST", f"{tenant.path}/binding", binding)
+                bind(api, tenant, node.name)
             pod: dict[str, Any] = api.get(tenant.path)
         except ApiError as error:
             if error.code == http.HTTPStatus.NOT_FOUND:
@@ -171,26 +231,16 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
         except (OSError, http.client.HTTPException):
             pass
         else:
-            ours = pod["metadata"]["uid"] == tenant.uid and pod["spec"].get("nodeName") in {name, None}
-            if not ours or pod["spec"].get("nodeName"):
-                return pod if ours else None
+            if pod["metadata"]["uid"] != tenant.uid:
+                return None
+            if pod["spec"].get("nodeName"):
+                return pod
         time.sleep(RETRY)
-
-
-def claim_names(pod: dict[str, Any]) -> set[str]:
-    """The claims whose volumes a pod mounts; those of ephemeral volumes are made by a controller."""
-    names = set()
-    for volume in pod["spec"].get("volumes", ()):
-        if "persistentVolumeClaim" in volume:
-            names.add(volume["persistentVolumeClaim"]["claimName"])
-        elif "ephemeral" in volume:
-            names.add(f"{pod['metadata']['name']}-{volume['name']}")
-    return names
 
 
 def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
     """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
-    api = _api(node)
+    api = Api(_access(node.cluster))
     deadline = time.monotonic() + CLAIMS_LIMIT
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
@@ -201,27 +251,6 @@ def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
                     api.patch(path, {"metadata": {"annotations": {SELECTED: node.name}}})
                 claims.discard(name)
         time.sleep(RETRY)
-
-
-def _follow(node: NodeSpec, tenant: Tenant, news: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    """Tell how the pod is, whenever that changes; ``gone`` is that there is no such pod any more."""
-    api = _api(node)
-    where = f"/api/v1/namespaces/{tenant.namespace}/pods?fieldSelector=metadata.name%3D{tenant.name}"
-    while True:
-        try:
-            listing = api.get(where)
-            pods = [pod for pod in listing["items"] if pod["metadata"]["uid"] == tenant.uid]
-            news.put(pods[0] if pods else {"gone": True, "status": {}})
-            query = f"&watch=true&timeoutSeconds={ROUND}&resourceVersion={listing['metadata']['resourceVersion']}"
-            for line in api.stream(where + query, idle=ROUND + 10.0):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    break
-                if event["object"]["metadata"].get("uid") == tenant.uid:
-                    gone = {"gone": True} if event["type"] == "DELETED" else {}
-                    news.put(event["object"] | gone)
-        except (ApiError, OSError, http.client.HTTPException, ValueError):
-            time.sleep(RETRY)
 
 
 def _set_deadline(api: Api, tenant: Tenant) -> None:

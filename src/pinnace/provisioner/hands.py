@@ -43,10 +43,12 @@ class Kubernetes:
     def path(pod: Object) -> str:
         return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
-    def annotate(self, pod: Object, notes: dict[str, str | None]) -> bool:
-        """Whether that very pod was still there."""
+    def annotate(self, pod: Object, notes: dict[str, str | None]) -> Object | None:
+        """That very pod as it is now, if it is still there."""
         body = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": notes}}
-        return self._unless_gone(lambda: self.api.patch(self.path(pod), body))
+        found: list[Object] = []
+        self._unless_gone(lambda: found.append(self.api.patch(self.path(pod), body)))
+        return found[0] if found else None
 
     def set_status(self, pod: Object, status: Object) -> bool:
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
@@ -152,9 +154,9 @@ class Hands:
 
     def do(self, action: Action) -> None:
         match action:
-            case reconciling.Cancel(job=job, why=why, kill=kill):
-                log.info("ending job %s: %s", job, why)
-                self.slurm.scancel(job, *(["--signal=KILL", "--full"] if kill else []))
+            case reconciling.Cancel(jobs=jobs, why=why, kill=kill):
+                log.info("ending job %s: %s", ", ".join(map(str, jobs)), why)
+                self.slurm.scancel(*jobs, options=["--signal=KILL", "--full"] if kill else [])
             case reconciling.Tell(pod=pod, text=text):
                 self._tell(pod, text)
             case reconciling.Number(pod=pod, job=job):

@@ -33,6 +33,7 @@ Object = dict[str, Any]
 MARK, NUMBER = "pinnace.dev/submitted-at", "pinnace.dev/job"  # annotations of a pod
 JOB_LABEL = "pinnace.dev/job"  # of a node
 NO_NODE: Object = {"status": {}}
+NO_POD: Object = {"spec": {}}
 ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
 ARCHIVE_PORT = 10242  # where ended nodes' logs are read, see node.archive
 SURE = 2.0  # seconds between the moment that we know of a job, and a look at the queue that would show it
@@ -41,6 +42,7 @@ JOIN_LIMIT = 300.0  # seconds that a job may run before its node takes the pod
 LEAVE_LIMIT = 30.0  # seconds that a job may run after its pod has ended
 LONG = 3600.0  # seconds for which oddities are remembered
 COLD = 60.0  # seconds until nobody has a connection to a node any more that was killed
+RETELL = 60.0  # seconds before another guess of Slurm when a job may start is worth a word to all its pods
 AGAIN = (10.0, 30.0, 60.0, 120.0, 300.0)  # seconds before try n + 1 of what Slurm, or we, refused
 
 
@@ -51,9 +53,9 @@ class Submit:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """End a job; by killing it where Slurm shall not call it cancelled, which is what users do."""
+    """End jobs; by killing them where Slurm shall not call them cancelled, which is what users do."""
 
-    job: int
+    jobs: tuple[int, ...]
     why: str
     kill: bool = False
 
@@ -198,6 +200,10 @@ class _Pass:
             if claim and job.state.phase is not Phase.ENDED:
                 self.claims.setdefault(claim, []).append(job)
 
+        self.busy = {
+            pod["spec"].get("nodeName") for pod in world.pods.values() if not ending.is_terminal(pod)
+        }  # nodes with pods that have not ended
+
     def actions(self) -> Iterator[Action]:
         for uid, pod in self.world.pods.items():
             if is_ours(pod) or job_of_node(pod["spec"].get("nodeName", "")):
@@ -205,6 +211,7 @@ class _Pass:
         if self.world.jobs is None:
             return
         yield from self._orphans()
+        yield from self._superfluous()
         yield from self._nodes()
         yield from self._indices()
 
@@ -227,7 +234,7 @@ class _Pass:
     def _pod(self, uid: str, pod: Object) -> Iterator[Action]:
         name = pod["spec"].get("nodeName")
         if ending.is_terminal(pod):
-            yield from self._terminal(uid, pod)
+            yield from self._terminal(pod)
         elif name:
             job = job_of_node(name)
             if job is not None and self._ended(job):
@@ -235,11 +242,11 @@ class _Pass:
             elif job in self.jobs and is_ours(pod) and not is_ready(self.world.nodes.get(name, NO_NODE)):
                 silent = pod["status"].get("phase") == "Pending" and self.memory.odd_for(f"joining {uid}", self.now)
                 if silent and silent > JOIN_LIMIT:
-                    yield Cancel(job=job or 0, why="its node did not come up", kill=True)
+                    yield Cancel(jobs=(job or 0,), why="its node did not come up", kill=True)
         elif not pod["metadata"].get("deletionTimestamp"):
             yield from self._waiting(uid, pod)
 
-    def _terminal(self, uid: str, pod: Object) -> Iterator[Action]:
+    def _terminal(self, pod: Object) -> Iterator[Action]:
         job = job_of_node(pod["spec"].get("nodeName", ""))
         if job is None or self.world.jobs is None:
             return
@@ -252,8 +259,15 @@ class _Pass:
                 )
             if pod["metadata"].get("deletionTimestamp"):
                 yield Remove(pod=pod)
-        elif is_ours(pod) and job in self.jobs and self.memory.odd_for(f"leaving {uid}", self.now) > LEAVE_LIMIT:
-            yield Cancel(job=job, why="its pod has ended")
+        elif is_ours(pod) and job in self.jobs and self._idle_for(job) > LEAVE_LIMIT:
+            yield Cancel(jobs=(job,), why="its pod has ended")
+
+    def _idle_for(self, job: int) -> float:
+        """For how long a job's node has been without pods that have not ended."""
+        if f"job-{job}" in self.busy:
+            self.memory.since.pop(f"idle {job}", None)
+            return 0.0
+        return self.memory.odd_for(f"idle {job}", self.now)
 
     def _failed(self, pod: Object, job: int) -> Iterator[Action]:
         if not self._knows_end(job):
@@ -286,17 +300,20 @@ class _Pass:
     def _queued(self, uid: str, pod: Object, jobs: list[Job]) -> Iterator[Action]:
         first, *doubles = jobs
         for double in doubles:
-            yield Cancel(job=double.id, why=f"job {first.id} is for the same pod")
+            yield Cancel(jobs=(double.id,), why=f"job {first.id} is for the same pod")
         if pod["metadata"].get("annotations", {}).get(NUMBER) != str(first.id):
             yield Number(pod=pod, job=first.id)
         if first.state.phase is Phase.WAITING:
             self.memory.since.pop(f"joining {uid}", None)
-            start = f", expected to start {first.start}" if first.start else ""
-            text = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason}){start}"
-            if self.memory.told.get(uid) != text:
+            why = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason})"
+            text = f"{why}, expected to start {first.start}" if first.start else why
+            told = self.memory.told.get(uid, "")
+            recently = self.now - self.memory.since.get(f"told {uid}", 0.0) < RETELL
+            if told != text and not (recently and told.startswith(why)):
+                self.memory.since[f"told {uid}"] = self.now
                 yield Tell(pod=pod, text=text)
         elif self.memory.odd_for(f"joining {uid}", self.now) > JOIN_LIMIT:
-            yield Cancel(job=first.id, why="its node did not come up", kill=True)
+            yield Cancel(jobs=(first.id,), why="its node did not come up", kill=True)
 
     def _lost(self, uid: str, pod: Object, job: int) -> Iterator[Action]:
         """A job that ended before it took its pod. Who cancels a job does not want the pod; the rest is tried again."""
@@ -321,21 +338,30 @@ class _Pass:
                 continue
             for job in jobs:
                 waits = job.state.phase is Phase.WAITING
-                if waits or self.memory.odd_for(f"orphan {job.id}", self.now) > LEAVE_LIMIT:
-                    yield Cancel(job=job.id, why="its pod was deleted")
+                if waits or self._idle_for(job.id) > LEAVE_LIMIT:
+                    yield Cancel(jobs=(job.id,), why="its pod was deleted")
+
+    def _superfluous(self) -> Iterator[Action]:
+        """Jobs that wait for nothing: their pods have found a place in other jobs. All are taken back in one call."""
+        taken = [
+            job.id
+            for uid, jobs in self.claims.items()
+            for job in jobs
+            if job.state.phase is Phase.WAITING
+            and self.world.pods.get(uid, NO_POD)["spec"].get("nodeName", f"job-{job.id}") != f"job-{job.id}"
+        ]
+        if taken:
+            yield Cancel(jobs=tuple(taken), why="other jobs had room for their pods")
 
     def _nodes(self) -> Iterator[Action]:
         held = {pod["spec"].get("nodeName") for pod in self.world.pods.values()}
-        alive = {
-            pod["spec"].get("nodeName") for pod in self.world.pods.values() if not ending.is_terminal(pod)
-        }  # fmt: skip
         for name, node in self.world.nodes.items():
             job = job_of_node(name)
             if job is None or not self._ended(job):
                 continue
             if name not in held:
                 yield Forget(node=name)
-            elif name not in alive and not is_retired(node):
+            elif name not in self.busy and not is_retired(node):
                 yield Retire(node=name)
 
     def _indices(self) -> Iterator[Action]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
 
 SUBMITTERS = 8  # sbatch calls at a time
+SOON = 0.1  # seconds between looks while much happens; what comes alone is looked at at once
 BUSY, IDLE = 1.0, 15.0  # seconds between looks at the queue, with and without jobs that matter
 MOST = 100  # actions in one pass; the rest follows in the next
 REPORT = 10.0  # seconds
@@ -69,6 +70,7 @@ class Service:
         self.asked = 0.0
         self.next_look = 0.0
         self.said = 0.0
+        self.stepped = 0.0
         self.news: queue.Queue[Listed | Changed | Callable[[], None]] = queue.Queue()
         self.pool = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="submit")
         self.local = threading.local()
@@ -102,6 +104,7 @@ class Service:
         """What is new: at least one thing, unless it is time for something before."""
         with contextlib.suppress(queue.Empty):
             yield self.news.get(timeout=max(0.0, self._wake() - time.monotonic()))
+            time.sleep(max(0.0, self.stepped + SOON - time.monotonic()))  # one look at all that comes together
             while True:
                 yield self.news.get_nowait()
 
@@ -165,6 +168,7 @@ class Service:
 
     def step(self, now: float) -> None:
         """One look at everything, and what follows from it."""
+        self.stepped = now
         world = self.world()
         actions = plan(world, self.memory, now, room=self._room())
         self._say_how_long(now)
@@ -208,8 +212,11 @@ class Service:
             lambda done: self.news.put(lambda: self._submitted(pod, done.result()))
         )
 
-    def _submit_one(self, pod: Object) -> int | Exception:
-        """In a thread: mark the pod, submit its job, note the number. The job, or why there is none."""
+    def _submit_one(self, pod: Object) -> int | Exception | None:
+        """In a thread: mark the pod, submit its job, note the number. The job, or why there is none.
+
+        A pod that is gone, or has found a place in another's job, needs none.
+        """
         try:
             owners = self.kubernetes.owners(pod)
             made = submission(
@@ -221,8 +228,9 @@ class Service:
                 python=sys.executable,
                 given=self.provisioning.options,
             )
-            if not self.kubernetes.annotate(pod, {MARK: timestamp()}):
-                return SlurmError("the pod has gone")
+            marked = self.kubernetes.annotate(pod, {MARK: timestamp()})
+            if not marked or marked["spec"].get("nodeName"):
+                return None
             job = self.slurm.sbatch(made.script, made.options)
             self.kubernetes.annotate(pod, {NUMBER: str(job)})
             self.kubernetes.event(pod, "Normal", "Submitted", f"submitted job {job} to Slurm")
@@ -230,7 +238,7 @@ class Service:
             return error
         return job
 
-    def _submitted(self, pod: Object, result: int | Exception) -> None:
+    def _submitted(self, pod: Object, result: int | Exception | None) -> None:
         uid, now = pod["metadata"]["uid"], time.monotonic()
         self.memory.submitting.discard(uid)
         self.next_look = min(self.next_look, now + BUSY)
@@ -238,6 +246,7 @@ class Service:
             self.memory.marked[uid] = now
         if isinstance(result, int):
             self.memory.submitted[result] = now
+        if result is None or isinstance(result, int):
             return
         log.warning("%s/%s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], result)
         kind = refusals.kind(result)

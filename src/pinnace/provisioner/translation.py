@@ -136,6 +136,7 @@ def submission(
     agent = [python, "-m", "pinnace.node.agent", "--cluster", str(directory), "--join", "--pod", str(tenant_of(pod))]
     agent += [f"--image={name}" for name in local_images(pod)]
     agent += [f"--label={key}={value}" for key, value in labels.items()]
+    agent += ["--volumes"] if claim_names(pod) else []
     return Submission(
         options=[*flags.argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
         script=node_script(agent),
@@ -147,6 +148,17 @@ def local_images(pod: Object) -> list[str]:
     containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
     names = dict.fromkeys(container["image"] for container in containers)
     return [name for name in names if name.startswith("localhost/") and ":" in name]
+
+
+def claim_names(pod: Object) -> set[str]:
+    """The claims whose volumes a pod mounts; those of ephemeral volumes are made by a controller."""
+    names = set()
+    for volume in pod["spec"].get("volumes", ()):
+        if "persistentVolumeClaim" in volume:
+            names.add(volume["persistentVolumeClaim"]["claimName"])
+        elif "ephemeral" in volume:
+            names.add(f"{pod['metadata']['name']}-{volume['name']}")
+    return names
 
 
 def fixed_options(directory: Path) -> list[str]:

@@ -96,10 +96,14 @@ class Slurm:
         states = [JobState.parse(line) for line in printed.splitlines() if line.strip()]
         return states[-1] if states else None
 
-    def scancel(self, job: int | str, *options: str) -> None:
-        """Cancel or signal a job or a step; that it has ended already is as good."""
+    def rename(self, job: int, name: str, comment: str) -> None:
+        """Let the queue and accounting say what a job is now."""
+        self.cli("scontrol", "update", f"JobId={job}", f"JobName={name}", f"Comment={comment}")
+
+    def scancel(self, *jobs: int | str, options: Sequence[str] = ()) -> None:
+        """Cancel or signal jobs or steps; that one has ended already is as good."""
         try:
-            self.cli("scancel", *options, str(job))
+            self.cli("scancel", *options, *map(str, jobs))
         except SlurmError as error:
             if "Invalid job id" not in error.message and "already completed" not in error.message:
                 raise

@@ -2,3 +2,17 @@
 
 Runs on compute nodes, so it imports the standard library alone.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pinnace.spec import NodeSpec
+
+
+def provisioner_argv(node: NodeSpec, python: str, scratch: str) -> list[str]:
+    """The command of a node's provisioner; ``scratch`` is where the node keeps its own volumes."""
+    argv = [python, "-m", "pinnace.storage.provisioner", "--kubeconfig", node.secret("storage.kubeconfig")]
+    argv += ["--node", node.name, "--scratch", scratch]
+    return [*argv, *(["--shared", str(node.cluster.volumes)] if node.is_head else [])]

@@ -31,8 +31,6 @@ from pinnace.storage.keeper import Keeper
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pinnace.spec import NodeSpec
-
     Object = dict[str, Any]
 
 CLAIMS, VOLUMES = "persistentvolumeclaims", "persistentvolumes"
@@ -134,12 +132,6 @@ def key(thing: Object) -> str:
 
 def volume_of(claim: Object) -> str:
     return str(claim["spec"].get("volumeName") or f"pvc-{claim['metadata']['uid']}")
-
-
-def provisioner_argv(node: NodeSpec, python: str, scratch: str) -> list[str]:
-    """The command of a node's provisioner; ``scratch`` is where the node keeps its own volumes."""
-    argv = [python, "-m", __name__, "--kubeconfig", node.secret("storage.kubeconfig"), "--node", node.name]
-    return [*argv, "--scratch", scratch, *(["--shared", str(node.cluster.volumes)] if node.is_head else [])]
 
 
 def end_with_thread(about: threading.ExceptHookArgs) -> None:

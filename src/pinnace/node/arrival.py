@@ -1,0 +1,41 @@
+"""What a node that joins is called and marked with, and the words between its agent and the one who serves its pod.
+
+Apart from ``node.tenancy``, because the agent starts with this alone: its own start is on the way of every pod.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pinnace.spec import Tenant
+
+EVICT = signal.SIGUSR1  # from the agent: end the pod
+EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
+ZONE = "slurm-jobs"
+
+
+def node_name(environment: Mapping[str, str]) -> str:
+    """Named after its job: unique in the cluster and over time, and the user knows it from squeue."""
+    name = f"job-{environment['SLURM_JOB_ID']}"
+    return name if environment.get("SLURM_PROCID", "0") == "0" else f"{name}-{environment['SLURM_PROCID']}"
+
+
+def labels(environment: Mapping[str, str], host: str) -> dict[str, str]:
+    """What is known of a node that has joined. Its own zone: dead ones must not make the controllers doubt the rest."""
+    known = {
+        "pinnace.dev/host": host,
+        "pinnace.dev/job": environment["SLURM_JOB_ID"],
+        "topology.kubernetes.io/zone": ZONE,
+    }
+    if partition := environment.get("SLURM_JOB_PARTITION"):
+        known["pinnace.dev/partition"] = partition
+    return known
+
+
+def taints(tenant: Tenant) -> tuple[str, ...]:
+    """Nobody else is to be placed here."""
+    return (f"pinnace.dev/pod={tenant.uid}:NoSchedule",)
