@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from over.conftest import User
 
-pytestmark = [pytest.mark.bed, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.bed, pytest.mark.timeout(600)]
 
 SETTINGS = """
 idle_seconds = 3
-elastic = ["--cpus-per-task=2", "--mem=1500M"]
+drain_seconds = 60
+elastic = ["--cpus-per-task=2", "--mem=1500M", "--time=3"]
 """
 
 
@@ -86,8 +87,19 @@ def test_nodes_come_when_pods_do_not_fit_and_leave_when_idle(mixed: Kubectl) -> 
     spec = {"replicas": 3, "selector": {"matchLabels": {"app": "wide"}}, "template": template}
     mixed.apply(json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "wide"}, "spec": spec}))
     mixed("rollout", "status", "deployment/wide", f"--timeout={LIMIT:.0f}s")
-    nodes = {pod["spec"]["nodeName"] for pod in mixed.json("get", "pods", "-l", "app=wide")["items"]}
-    assert sum(name.startswith("job-") for name in nodes) == 2
+
+    def on_jobs() -> set[str]:
+        """The elastic nodes on which pods run."""
+        pods = mixed.json("get", "pods", "-l", "app=wide")["items"]
+        nodes = {pod["spec"].get("nodeName", "") for pod in pods if pod["status"]["phase"] == "Running"}
+        return {name for name in nodes if name.startswith("job-")}
+
+    first = on_jobs()
+    assert len(first) == 2
+    # Their time is three minutes. Two before the end they are emptied and leave, and others take their place.
+    wait_until("the next two", lambda: len(on_jobs() - first) == 2, limit=3 * LIMIT, interval=2)
+    queue = mixed.user.run("squeue", "--me", "--noheader", "--states=R", "--format=%i").stdout.split()
+    assert not {name.removeprefix("job-") for name in first} & set(queue)
     mixed("scale", "deployment/wide", "--replicas=0")
     wait_until("the nodes to leave", lambda: "job-" not in mixed("get", "nodes"), limit=LIMIT, interval=1)
     mixed("delete", "deployment", "wide")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 SETTLE = 12.0  # seconds after which the last submission of one of us that died is in the queue, or never will be
 PAUSE = 3.0  # seconds between submissions of nodes for the same pods
-LAST = 300  # seconds before a node's time limit at which its pods have to go
 NODE_PODS = 250
 
 log = logging.getLogger("pinnace.provisioner")
@@ -179,16 +178,16 @@ class Elastic:
         }
         for name, node in joined.items():
             number = job_of_node(name) or 0
-            if seconds(alive[number].time_left) < LAST + GRACE:
+            late = seconds(alive[number].time_left) < self.settings.drain_seconds + GRACE
+            if late:
                 ending.add(number)
                 self._drain(node, [pod for pod in pods.values() if pod["spec"].get("nodeName") == name])
-                continue
             if name in busy:
                 self.idle.pop(name, None)
-            elif (
-                now - self.idle.setdefault(name, now) > self.settings.idle_seconds and len(alive) - len(ending) > least
-            ):
-                log.info("node %s was idle for %s s: it leaves", name, self.settings.idle_seconds)
+                continue
+            idle = now - self.idle.setdefault(name, now) > self.settings.idle_seconds
+            if late or (idle and len(alive) - len(ending) > least):
+                log.info("node %s leaves: %s", name, "its time is nearly over" if late else "it was idle")
                 self._cordon(node)
                 self.slurm.scancel(number)
                 ending.add(number)

@@ -8,6 +8,7 @@ max_jobs = 200                 # in Slurm's queue at a time, for this cluster; t
 reuse_seconds = 60             # for so long a job takes further pods of the same owner; 0: every pod has its own
 flags = ["--comment2"]         # options of the site's own that pods may use, as --name=value
 idle_seconds = 60              # after which an elastic node leaves
+drain_seconds = 300            # before an elastic node's time limit, at which its pods have to go
 elastic = ["--cpus-per-task=4", "--mem=8G"]      # the shape of elastic nodes
 
 [resources]                    # Kubernetes' name = Slurm's GRES
@@ -43,6 +44,7 @@ class Settings:
     reuse_seconds: int = 60
     flags: list[str] = field(default_factory=list)
     idle_seconds: int = 60
+    drain_seconds: int = 300
     elastic: list[str] = field(default_factory=list)
     resources: dict[str, str] = field(default_factory=dict)
     priorities: dict[str, list[str]] = field(default_factory=dict)
