@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pinnace.node import checks
 from pinnace.node.checks import State
+from pinnace.node.linux import CLONE_NEWUSER, unshare
 from pinnace.node.namespaces import NamespaceError
 from pinnace.spec import CLOCK_SKEW, LIFE
 
@@ -75,3 +77,25 @@ def test_missing_tools_come_with_their_packages(monkeypatch: pytest.MonkeyPatch)
     assert check.state is State.FAILED
     assert check.text == "missing: ip, nft"
     assert "iproute2 nftables" in check.hint
+
+
+def test_file_watches_that_are_taken_are_named() -> None:
+    """In a user namespace of its own, where the limit can be lowered without anybody else noticing."""
+    assert checks.watches().state is State.OK
+    readable, writable = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            unshare(CLONE_NEWUSER)
+            Path("/proc/sys/user/max_inotify_instances").write_text("4")
+            os.write(writable, checks.watches().text.encode())
+            checks.require_watches()
+        except NamespaceError as error:
+            os.write(writable, error.hint.encode())
+        finally:
+            os._exit(0)
+    os.close(writable)
+    os.waitpid(pid, 0)
+    with os.fdopen(readable) as told:
+        text = told.read()
+    assert "a node needs 8 inotify instances" in text
+    assert "fs.inotify.max_user_instances" in text

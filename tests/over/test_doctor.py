@@ -68,7 +68,16 @@ def test_a_site_that_has_all_is_told_so_for_every_host(bob: User) -> None:
     rows = doctor(bob, "-N", "2", "-w", "n2,n3")
     assert {row["host"] for row in rows} == {"login", "n2", "n3"}
     assert {row["state"] for row in rows} == {"ok"}, rows
-    everywhere = {"home", "user namespaces", "subordinate ids", "tools", "/dev/net/tun", "scratch", "addresses"}
+    everywhere = {
+        "home",
+        "user namespaces",
+        "subordinate ids",
+        "tools",
+        "/dev/net/tun",
+        "scratch",
+        "addresses",
+        "file watches",
+    }
     for host in ("n2", "n3"):
         names = {row["name"] for row in rows if row["host"] == host}
         assert names == everywhere | {"clock", "node", "overlayfs", "br_netfilter"}

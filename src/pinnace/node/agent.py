@@ -425,6 +425,7 @@ def main(argv: list[str]) -> int:
             index = joining_index(spec, name)
             labels |= arrival.labels(os.environ, host)
             taints = arrival.taints(words.pod) if words.pod else ()
+        checks.require_watches()
         node = NodeSpec(
             cluster=spec,
             index=index,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.network.addresses import choose, routes
 from pinnace.node import namespaces, scratch
-from pinnace.node.linux import CLONE_NEWUSER, mount, unshare
+from pinnace.node.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
 from pinnace.node.mounts import mount_node
 from pinnace.node.wiring import look_in_sbin, wire
 from pinnace.spec import CLOCK_SKEW, LIFE
@@ -40,6 +40,7 @@ SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host
 ROOM = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 SCRATCH_ROOM = 256 << 20  # bytes on a host: a node without any image
 PLENTY = 5 << 30  # bytes; with less, images of an ordinary size may not fit
+WATCHES = 8  # inotify instances of a node: five of the kubelet's, two of containerd's, one of kube-proxy's
 SKEW = 60.0  # seconds of difference between clocks that are worth a word
 
 
@@ -76,7 +77,7 @@ def failed(name: str, text: str, hint: str) -> Check:
 def host_checks(base: Path) -> Iterator[Check]:
     """All that a node needs of this host. The trial comes last, and only if it has a chance."""
     look_in_sbin()
-    needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base)]
+    needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base), watches()]
     yield from needed
     yield addresses()
     if not any(check.state is State.FAILED for check in needed):
@@ -176,6 +177,30 @@ def addresses() -> Check:
         return ok(name, " ".join(map(str, choose(occupied).all)))
     except ValueError as error:
         return warning(name, str(error), hint)
+
+
+def watches() -> Check:
+    """Whether the kubelet and containerd will get what they watch files with, of which a user has few on a host."""
+    name, taken = "file watches", []
+    try:
+        for _ in range(WATCHES):
+            taken += [inotify_init1(os.O_CLOEXEC)]
+    except OSError:
+        limit = _read("/proc/sys/fs/inotify/max_user_instances").strip()
+        text = f"a node needs {WATCHES} inotify instances, and yours ({limit or 'some'} on a host) are nearly all taken"
+        hint = "Have fewer nodes and other programs that watch files on that host at a time, or ask your site's"
+        return failed(name, text, f"{hint} administrators for a higher fs.inotify.max_user_instances.")
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+    return ok(name, "there are enough")
+
+
+def require_watches() -> None:
+    """Raise if a node would not come up for want of them: containerd would try again and again."""
+    check = watches()
+    if check.state is State.FAILED:
+        raise namespaces.NamespaceError(check.text, hint=check.hint)
 
 
 def require_clock(made: float, now: float) -> None:

@@ -52,6 +52,12 @@ def mount(source: str, target: str, filesystem: str = "", flags: int = 0, data: 
     )
 
 
+def inotify_init1(flags: int) -> int:
+    descriptor: int = _libc.inotify_init1(flags)
+    _check(descriptor < 0, "inotify_init1")
+    return descriptor
+
+
 def umount2(target: str, flags: int = 0) -> None:
     _check(_libc.umount2(target.encode(), flags), "umount2", target)
 
