@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import select
 import socket
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+CALL = 1.0  # seconds to wait for an answer before it is tried anew
 
 
 def after(delay: float) -> Callable[[], bool]:
@@ -30,11 +32,22 @@ def once(ask: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def listening(host: str, port: int) -> Callable[[], bool]:
-    """Whether something answers there."""
+    """Whether something answers there. Nobody waits for the answer: it is looked for when this is asked again."""
+    call: socket.socket | None = None
+    patience = after(0.0)
 
     def connect() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
-            return True
-        return False
+        nonlocal call, patience
+        if call is None:
+            call, patience = socket.socket(), after(CALL)
+            call.setblocking(False)
+            call.connect_ex((host, port))
+        _, answered, _ = select.select([], [call], [], 0)
+        if not answered and not patience():
+            return False
+        heard = bool(answered) and not call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        call.close()
+        call = None
+        return heard
 
     return once(connect)

@@ -40,7 +40,7 @@ END = b"end"
 AT_ONCE = b"now"
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
 USAGE_DELAY = 8.0  # seconds, as metrics-server
-TICK = 0.02  # seconds between looks at what services wait for, while any does
+TICK = 0.01  # seconds between looks at what services wait for, while any does
 
 
 class Init:
