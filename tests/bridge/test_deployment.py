@@ -36,6 +36,9 @@ def test_for_some_namespaces_it_has_rights_only_there() -> None:
     verbs = {verb for rule in everywhere["rules"] if "secrets" in rule["resources"] for verb in rule["verbs"]}
     assert verbs == {"get"}
     assert "pods" not in str(everywhere)
+    assert "leases" not in str(everywhere)
+    leases = [body for body in deployment.manifest("image:1") if body["kind"] == "Role"]
+    assert [body["metadata"]["namespace"] for body in leases] == ["kube-system"]
 
 
 @pytest.mark.bed

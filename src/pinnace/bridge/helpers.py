@@ -51,6 +51,14 @@ class Helpers:
         if backend.files:
             mark_of(job, backend).unlink(missing_ok=True)
 
+    def why_no_logs(self, job: Job, backend: Backend) -> str:
+        """Why there will be no pod that follows the output of a job, if somebody wants one."""
+        if not job.spec.get("logs", True):
+            return ""
+        if not backend.files:
+            return "this bridge does not see the files of that cluster"
+        return "" if self._image else "this bridge has no image for pods that follow output (`pinnace bridge --image`)"
+
     def follow(self, job: Job, backend: Backend, *, until: float = float("inf")) -> None:
         """Let a pod follow the output of a job, if there is room for one more."""
         if not (backend.files and self._image and job.spec.get("logs", True)) or job.uid in self._followed:

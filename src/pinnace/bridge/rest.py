@@ -11,20 +11,19 @@ import base64
 import contextlib
 import http.client
 import json
-import shlex
 import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pinnace.bridge import options
+from pinnace.bridge import options, wrapping
 from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, tag_in, words_of
 from pinnace.errors import SlurmError
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pinnace.bridge.backend import Submission
 
@@ -53,7 +52,9 @@ class Rest:
 
     def submit(self, submission: Submission) -> int:
         job = properties(submission, self.version())
-        script = with_arguments(submission.script, submission.arguments)
+        script = submission.script
+        if submission.arguments:  # slurmrestd has a field for them, of which that of 22.05 dies
+            script = wrapping.wrapped(script, submission.arguments)
         answer = self._ask("POST", "slurm", "job/submit", {"script": script, "job": job})
         return int(number(answer.get("job_id")) or answer["result"]["job_id"])
 
@@ -243,19 +244,6 @@ def properties(submission: Submission, version: str) -> dict[str, Any]:
         if "nodes" in given:
             given["nodes"] = submission.options["--nodes"]
     return given
-
-
-def with_arguments(script: str, arguments: Sequence[str]) -> str:
-    """A script that calls itself with arguments. slurmrestd has a field for them, of which that of 22.05 dies."""
-    if not arguments:
-        return script
-    text = base64.encodebytes(script.encode()).decode()
-    return (
-        "#!/bin/sh\n"
-        "script=$(mktemp) || exit 1\ntrap 'rm -f \"$script\"' EXIT\n"
-        f"base64 -d >\"$script\" <<'END'\n{text}END\n"
-        f'chmod 700 "$script"\n"$script" {shlex.join(arguments)}\n'
-    )
 
 
 def parse_job(job: dict[str, Any]) -> Report:
