@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from bridge import s3_server
 from over.conftest import PROJECT, Kubectl, User, make_user
 from testbed.software import install
 
@@ -161,6 +162,17 @@ def bridged(cluster: Cluster) -> Iterator[Cluster]:
     with running(cluster.alice, *options):
         cluster.until("the kinds", cluster.serves_slurmjobs)
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def s3(alice: User) -> Iterator[str]:
+    """The address of an S3 server."""
+    with s3_server.s3_server(alice) as endpoint:
+        yield endpoint
+
+
+def s3_secret(namespace: str = "default") -> Object:
+    return secret("s3-secret", namespace, accesskey=s3_server.ACCESS, secretkey=s3_server.SECRET)
 
 
 def slurmjob(name: str, script: str, *, namespace: str = "default", **spec: Any) -> Object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge import s3_server
-from bridge.conftest import Cluster, Object, secret, token
+from bridge.conftest import Cluster, Object, s3_secret, secret, token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +35,6 @@ def bridge_job(name: str, job: Object, **spec: Any) -> Object:
             **spec,
         },
     }
-
-
-@pytest.fixture(scope="module")
-def s3(bridged: Cluster) -> Iterator[Object]:
-    """Where S3 is, as a BridgeJob says it."""
-    with s3_server.s3_server(bridged.alice) as endpoint:
-        bridged.apply(secret("s3-secret", accesskey=s3_server.ACCESS, secretkey=s3_server.SECRET))
-        yield {"s3secret": "s3-secret", "endpoint": endpoint, "secure": False}
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +89,16 @@ def test_bridgejobs(bridge: Cluster) -> None:
     assert "JSON" in status_of(bridge, "wrong", "FAILED")["message"]
 
 
-def test_s3(bridge: Cluster, s3: Object) -> None:
+def test_s3(bridge: Cluster, s3: str) -> None:
+    bridge.apply(s3_secret())
+    storage = {"s3secret": "s3-secret", "endpoint": s3, "secure": False}
     script = b"#!/bin/bash\ncat extra.txt; echo more > more.txt\n"
 
     def call(code: str) -> str:
         """On the login host, where the server listens."""
         head = (
             "import io, sys\nfrom minio import Minio\n"
-            f"s3 = Minio({s3['endpoint']!r}, access_key={s3_server.ACCESS!r}, secret_key={s3_server.SECRET!r}, "
+            f"s3 = Minio({s3!r}, access_key={s3_server.ACCESS!r}, secret_key={s3_server.SECRET!r}, "
             "secure=False)\n"
         )
         return bridge.alice.run("/opt/pinnace/bin/python3", "-c", head + code).stdout
@@ -115,8 +109,8 @@ def test_s3(bridge: Cluster, s3: Object) -> None:
     )
     data = {"scriptlocation": "s3", "jobscript": "jobs:dir/job.sh", "additionaldata": "jobs:extra.txt"}
     bridge.apply(
-        bridge_job("from-s3", data, s3storage=s3, s3upload={"bucket": "results", "files": "more.txt"}),
-        bridge_job("not-in-s3", {**data, "jobscript": "jobs:absent"}, s3storage=s3),
+        bridge_job("from-s3", data, s3storage=storage, s3upload={"bucket": "results", "files": "more.txt"}),
+        bridge_job("not-in-s3", {**data, "jobscript": "jobs:absent"}, s3storage=storage),
     )
     assert status_of(bridge, "from-s3", "DONE", "FAILED")["jobstatus"] == "DONE"
     names = call("print([o.object_name for o in s3.list_objects('results', recursive=True)])")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pinnace.cluster.joining import claim_index, node_name
 from pinnace.cluster.slurm_pod import manifest, wish
 from pinnace.errors import UsageError
 
@@ -43,12 +42,3 @@ def test_what_is_wrong_is_said() -> None:
         wish(JOB)
     with pytest.raises(UsageError, match="KUBE_INIT_TIMEOUT"):
         wish(JOB | {"KUBE_IMAGE": "x", "KUBE_INIT_TIMEOUT": "soon"})
-
-
-def test_every_node_has_a_name_and_an_index_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("cluster")
-    (directory / "nodes").mkdir()
-    (directory / "nodes" / "1.json").touch()
-    assert [claim_index(directory), claim_index(directory)] == [2, 3]
-    assert node_name(JOB) == "n1-7"
-    assert node_name(JOB | {"SLURM_LOCALID": "2"}) == "n1-7-2"

@@ -16,6 +16,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from pinnace.bridge.backend import UnreachableError
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.leading import Lease
 from pinnace.bridge.predecessors import Predecessors
@@ -188,10 +189,10 @@ class Controller:
 
     def _forget_missing(self, resource: Resource, namespace: str, present: set[str]) -> None:
         with self._lock:
-            mine = [key for key in self._known if key[0] == resource.name]
-            for key in mine:
-                if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
-                    del self._known[key]
+            mine = [(key, thing) for key, thing in self._known.items() if key[0] == resource.name]
+        for key, thing in mine:
+            if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
+                self._note(resource, thing, gone=True)
 
     def _note_job(self, body: Object) -> None:
         self._note(SLURMJOB, body)
@@ -262,12 +263,12 @@ class Controller:
         resource = self._resources[key[0]]
         if resource is SLURMJOB:
             return self._reconciler.step(Job(thing))
-        self._predecessors.step(resource, thing, self._find(self._predecessors.child_key(resource, thing)))
-        return None
+        return self._predecessors.step(resource, thing, self._find(self._predecessors.child_key(resource, thing)))
 
     def _again(self, key: Key, error: Exception) -> None:
         tried = self._tries[key] = self._tries.get(key, 0) + 1
-        if not (isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}):
+        usual = isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}
+        if not usual and not isinstance(error, UnreachableError):  # of that the object itself tells
             log.warning("%s %s: %s", *key, error or type(error).__name__)
         self._work.add(key, RETRY[min(tried, len(RETRY)) - 1])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import pods
+from pinnace.bridge.backend import own_directory
 from pinnace.bridge.slurmjob import seconds_of
 from pinnace.bridge.staging import StagingError
 
@@ -49,7 +50,7 @@ class Helpers:
         """Before a job begins, and when its object is gone."""
         self._followed.pop(job.uid, None)
         if backend.files:
-            mark_of(job, backend).unlink(missing_ok=True)
+            mark_of(job).unlink(missing_ok=True)
 
     def why_no_logs(self, job: Job, backend: Backend) -> str:
         """Why there will be no pod that follows the output of a job, if somebody wants one."""
@@ -68,7 +69,7 @@ class Helpers:
         if len(self._followed) >= self._most:
             return
         self._followed[job.uid] = until
-        mark = mark_of(job, backend)
+        mark = mark_of(job)
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         patterns = [path for path in (job.status.get("stdout"), job.status.get("stderr")) if path]
         path = f"/api/v1/namespaces/{job.namespace}/pods"
@@ -77,7 +78,7 @@ class Helpers:
     def end(self, job: Job, backend: Backend, exit_of: tuple[int, int]) -> None:
         """Tell the pod that follows the output that there will be no more of it, and how the job ended."""
         if backend.files and self._image:
-            mark = mark_of(job, backend)
+            mark = mark_of(job)
             mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             code, number = exit_of
             mark.write_text(f"{code or (128 + number if number else 0)}\n")
@@ -85,6 +86,6 @@ class Helpers:
         self.follow(job, backend, until=time.monotonic() + READING)
 
 
-def mark_of(job: Job, backend: Backend) -> Path:
-    """The file whose appearance ends the pod that follows a job's output."""
-    return Path(backend.directory()) / ".ends" / job.uid
+def mark_of(job: Job) -> Path:
+    """The file whose appearance ends the pod that follows a job's output, wherever that pod runs."""
+    return Path(own_directory()) / ".ends" / job.uid

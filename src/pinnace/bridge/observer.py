@@ -135,6 +135,7 @@ class Observer:
     def _say(self, watched: dict[str, Watched], error: str) -> None:
         """Tell everybody when Slurm stops answering, and when it answers again."""
         if bool(error) != bool(self.error):
+            log.warning("Slurm does not answer: %s", error) if error else log.info("Slurm answers again")
             for job in watched.values():
                 self._tell(job.key)
         self.error = error

@@ -97,7 +97,10 @@ class Reconciler:
         return self._api_of_thread()
 
     def step(self, job: Job) -> float | None:
-        """Do what is to be done for a job now. Seconds until it should be looked at again; None: when it changes."""
+        """Do what is to be done for a job now. Seconds until it should be looked at again; None: when it changes.
+
+        What may pass is raised when it has been said, to be tried again later each time.
+        """
         try:
             if job.deleted:
                 self._release(job)
@@ -111,7 +114,7 @@ class Reconciler:
             return wait.seconds
         except UnreachableError as error:
             self._condition(job, "Reachable", "False", "Unreachable", error.message)
-            return LATER
+            raise
         return None
 
     # --- before Slurm knows it ----------------------------------------------------------------------------------
@@ -364,7 +367,9 @@ class Reconciler:
             if "volume" in entry:
                 what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
                 to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
-                if not self._helpers.copied(job, f"{job.name}-result-{number}", to_volume):
+                pod = f"{job.name}-result-{number}"
+                if not self._helpers.copied(job, pod, to_volume):
+                    self._condition(job, "Collected", "False", "Copying", f"pod {pod} is to copy {entry['from']}")
                     raise Waiting(SOON)
         staging.collect(self.api, job, directory)
 

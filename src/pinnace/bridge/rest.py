@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pinnace.bridge import options, wrapping
-from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, tag_in, words_of
+from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, own_directory, tag_in, words_of
 from pinnace.errors import SlurmError
 from pinnace.slurm.states import JobState
 
@@ -46,7 +46,8 @@ class Rest:
         self._version = ""
 
     def directory(self) -> str:
-        return self._directory or "/tmp"  # noqa: S108 - where slurmd would put it anyway
+        elsewhere = own_directory() if self.files else "/tmp"  # noqa: S108 - where slurmd would put it anyway
+        return self._directory or elsewhere
 
     # --- the interface ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ The client library comes with ``pip install pinnace[s3]``; without it everything
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError, UsageError
@@ -106,6 +107,15 @@ class S3:
             self._client.make_bucket(self._bucket)
 
     def _said(self, error: Exception, key: str) -> S3Error:
-        code = getattr(error, "code", "")
-        message = f"S3 {self._bucket}/{key}: {code or type(error).__name__}: {getattr(error, 'message', '') or error}"
+        code, words = said_by(error)
+        message = f"S3 {self._bucket}/{key}: {code or type(error).__name__}: {words}"
         return S3Error(message) if code in REFUSALS or isinstance(error, ValueError) else S3PassingError(message)
+
+
+def said_by(error: Exception) -> tuple[str, str]:
+    """S3's code and words. The library does not read them if the answer's type is not the one that it expects."""
+    text = str(error)
+    code, words = (re.search(f"<{name}>(.*?)</{name}>", text) for name in ("Code", "Message"))
+    if code:
+        return code[1], words[1] if words else "no more is said"
+    return str(getattr(error, "code", "")), str(getattr(error, "message", "") or text)

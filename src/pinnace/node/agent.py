@@ -432,6 +432,7 @@ def main(argv: list[str]) -> int:
             name=name,
             scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
+            joined=words.join,
             labels=labels,
             taints=taints,
             tenant=words.pod,
