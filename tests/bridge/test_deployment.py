@@ -53,6 +53,16 @@ def test_on_the_head_with_the_workflow_example(alice: User) -> None:
         said = alice.run("env", "SHELL=/home/alice/run.sh", "pinnace", "shell", "headed", timeout=400)
         assert said.stdout.endswith("1 4 9 16 ")
         assert said.stdout.count("COMPLETED") == 2
+        # With the kind all its objects go, and their jobs with them; it may come back.
+        cluster.apply(slurmjob("orphan", "sleep 600"))
+        number = str(cluster.state("orphan", "RUNNING")["jobID"])
+        cluster.kubectl("delete", "crd", "slurmjobs.pinnace.dev")
+        assert number not in alice.run("squeue", "--noheader", "--format=%i").stdout.split()
+        name = alice.write("crds.yaml", alice.pinnace("bridge", "--print-crds").stdout)
+        cluster.kubectl("apply", "-f", name)
+        cluster.until("the kind", cluster.serves_slurmjobs)
+        cluster.apply(slurmjob("after", "true"))
+        assert cluster.finished("after")["state"] == "COMPLETED"
     finally:
         alice.pinnace("down", "headed")
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 INTERVAL = 20.0  # seconds; a node that is not heard of for 40 counts as lost
 NODES = "/api/v1/nodes"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 MANAGER = "?fieldManager=pinnace-bridge&force=true"
 
 log = logging.getLogger(__name__)

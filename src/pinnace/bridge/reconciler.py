@@ -262,6 +262,7 @@ class Reconciler:
             "state": str(JobState.PENDING),
             "reason": None,
             "message": None,
+            "user": backend.user,
             "workingDirectory": given["--chdir"],
             "stdout": output,
             "stderr": error,
@@ -293,8 +294,8 @@ class Reconciler:
             return
         job = self._patch(job, observed(reports))
         self._wishes(job, connection.backend, number, reports)
-        if "startTime" in job.status:
-            self._helpers.follow(job, connection.backend)
+        if "startTime" in job.status and (refusal := self._helpers.follow(job, connection.backend)):
+            self._condition(job, "Logs", "False", "Refused", refusal)
 
     def _wishes(self, job: Job, backend: Backend, number: int, reports: Sequence[Report]) -> None:
         """Bring about what the spec wants of a job that is under way."""
@@ -338,7 +339,8 @@ class Reconciler:
             job, failure = self._collect(job, connection.backend)
             if failure and succeeded:
                 succeeded, reason, message = False, "ResultsMissing", failure
-        self._helpers.end(job, connection.backend, exit_of(final))
+        if refusal := self._helpers.end(job, connection.backend, exit_of(final)):
+            job = self._condition(job, "Logs", "False", "Refused", refusal)
         connection.observer.forget(job.tag)
         self._finish(job, succeeded=succeeded, reason=reason, message=message)
 

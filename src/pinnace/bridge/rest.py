@@ -44,6 +44,7 @@ class Rest:
         self._url, self.user, self._token, self._directory = base_url(url), user, token, directory
         self.files = files
         self._version = ""
+        self._silent = (0.0, "")  # until when it is not asked again, and why
 
     def directory(self) -> str:
         elsewhere = own_directory() if self.files else "/tmp"  # noqa: S108 - where slurmd would put it anyway
@@ -103,11 +104,12 @@ class Rest:
     def version(self) -> str:
         """The newest version of the interface that both sides know."""
         if not self._version:
-            paths = self._request("GET", "/openapi/v3")["paths"]
+            paths = self._request("GET", "/openapi/v3").get("paths", ())
             offered = {path.split("/")[2] for path in paths if path.startswith("/slurm/")}
             common = [version for version in KNOWN if version in offered]
             if not common:
-                raise SlurmError(f"slurmrestd offers {', '.join(sorted(offered))}, of which none is known here")
+                offer = ", ".join(sorted(offered)) or "nothing"
+                raise SlurmError(f"slurmrestd at {self._url} offers {offer}, of which none is known here")
             self._version = common[-1]
         return self._version
 
@@ -121,6 +123,9 @@ class Rest:
 
     def _request(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         self._check_token()
+        begun = time.monotonic()
+        if begun < self._silent[0]:
+            raise UnreachableError(self._silent[1])
         headers = {
             "X-SLURM-USER-NAME": self.user,
             "X-SLURM-USER-TOKEN": self._token,
@@ -133,7 +138,11 @@ class Rest:
             response = connection.getresponse()
             status, data = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"slurmrestd at {self._url}: {error or type(error).__name__}") from error
+            message = f"slurmrestd at {self._url}: {error or type(error).__name__}"
+            # One that hangs must not keep us from the others for long.
+            clock = time.monotonic()
+            self._silent = (clock + 2 * (clock - begun), message)
+            raise UnreachableError(message) from error
         finally:
             connection.close()
         return self._judge(status, data)
@@ -143,6 +152,8 @@ class Rest:
             answer = json.loads(data)
         except ValueError:
             answer = {}
+        if not isinstance(answer, dict):
+            raise SlurmError(f"{self._url} does not answer like slurmrestd")
         errors = answer.get("errors") or ()
         said = "; ".join(words_of(error) for error in errors)
         if status < 400 and not said:

@@ -98,10 +98,6 @@ class Job:
         return self.finished and self.condition("Complete") == "True"
 
     @property
-    def is_array(self) -> bool:
-        return "tasks" in self.status
-
-    @property
     def conditions(self) -> list[Object]:
         found: list[Object] = self.status.get("conditions", [])
         return found
