@@ -161,6 +161,11 @@ def bridged(cluster: Cluster) -> Iterator[Cluster]:
     options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *socket, *mine)
     with running(cluster.alice, *options):
         cluster.until("the kinds", cluster.serves_slurmjobs)
+        late = {"scriptlocation": "inline", "jobscript": "#!/bin/bash\nsleep 600\n"}
+        cluster.apply(
+            secret("slurm-secret", username="alice", password=token(cluster.alice)),
+            bridge_job("late", late, properties={"RunLimitMinute": "1"}),  # looked at when it has run out of time
+        )
         yield cluster
 
 
@@ -182,6 +187,27 @@ def slurmjob(name: str, script: str, *, namespace: str = "default", **spec: Any)
         "kind": "SlurmJob",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"script": f"#!/bin/bash\n{script}\n", "options": options, **spec},
+    }
+
+
+def bridge_job(name: str, job: Object, **spec: Any) -> Object:
+    properties = {"NodesNumber": "1", "Queue": "main", "Tasks": "1", "slurmJobName": name,
+                  "currentWorkingDir": f"/home/alice/bridge/{name}", "envPath": "/usr/bin:/bin", "envLibPath": "/lib",
+                  "OutputFileName": f"{name}.out", "ErrorFileName": f"{name}.err"}  # fmt: skip
+    return {
+        "apiVersion": "bridgejob.ibm.com/v1alpha1",
+        "kind": "BridgeJob",
+        "metadata": {"name": name},
+        "spec": {
+            "resourceURL": "http://login:6820/slurm/v0.0.37",
+            "resourcesecret": "slurm-secret",
+            "image": "quay.io/nobody/needs-this:1",
+            "imagepullpolicy": "Always",
+            "updateinterval": 1,
+            "jobdata": job,
+            "jobproperties": json.dumps(properties | spec.pop("properties", {})),
+            **spec,
+        },
     }
 
 

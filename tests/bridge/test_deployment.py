@@ -79,6 +79,7 @@ def test_in_a_pod_with_few_rights(cluster: Cluster, s3: str) -> None:
     cluster.kubectl("apply", "-f", name)
     rollout = ("rollout", "status", "-n", deployment.NAME, f"deployment/{deployment.NAME}", "--timeout=120s")
     cluster.kubectl(*rollout)
+    cluster.alice.run("mkdir", "deployed")
     tenant = replace(cluster, namespace="tenant")
     credentials = {"url": "http://10.50.0.1:6820", "username": "alice", "token": token(cluster.alice)}
     place = {"endpoint": s3, "secure": False, "secret": "s3-secret", "bucket": "deployed"}
@@ -97,7 +98,7 @@ def test_in_a_pod_with_few_rights(cluster: Cluster, s3: str) -> None:
         slurmjob("no-patterns", "true", results=[{"from": "*", "s3": place}], **mine),
     )  # fmt: skip
     status = tenant.finished("stores")
-    assert conditions(status)["Collected"]["status"] == "True"
+    assert conditions(status)["Collected"]["status"] == "True", status
     assert status["stdout"] in conditions(status)["Logs"]["message"]
     assert sorted(file.name for file in (cluster.alice.home / "deployed-results").iterdir()) == ["in.txt", "out.txt"]
     tenant.state("fetches", "RUNNING")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bridge import s3_server
-from bridge.conftest import Cluster, Object, s3_secret, secret, token
+from bridge.conftest import Cluster, Object, bridge_job, s3_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,30 +15,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.bed
 
 
-def bridge_job(name: str, job: Object, **spec: Any) -> Object:
-    properties = {"NodesNumber": "1", "Queue": "main", "Tasks": "1", "slurmJobName": name,
-                  "currentWorkingDir": f"/home/alice/bridge/{name}", "envPath": "/usr/bin:/bin", "envLibPath": "/lib",
-                  "OutputFileName": f"{name}.out", "ErrorFileName": f"{name}.err"}  # fmt: skip
-    return {
-        "apiVersion": "bridgejob.ibm.com/v1alpha1",
-        "kind": "BridgeJob",
-        "metadata": {"name": name},
-        "spec": {
-            "resourceURL": "http://login:6820/slurm/v0.0.37",
-            "resourcesecret": "slurm-secret",
-            "image": "quay.io/nobody/needs-this:1",
-            "imagepullpolicy": "Always",
-            "updateinterval": 1,
-            "jobdata": job,
-            "jobproperties": json.dumps(properties | spec.pop("properties", {})),
-            **spec,
-        },
-    }
-
-
 @pytest.fixture(scope="module")
 def bridge(bridged: Cluster) -> Iterator[Cluster]:
-    bridged.apply(secret("slurm-secret", username="alice", password=token(bridged.alice)))
     yield bridged
     bridged.kubectl("delete", "bridgejob,slurmjobs.wlm.sylabs.io,wlmjob", "--all", "--timeout=60s")
 
@@ -61,7 +38,6 @@ def test_bridgejobs(bridge: Cluster) -> None:
     bridge.alice.write("remote.sh", "#!/bin/bash\necho remote\nexit 2\n", 0o755)
     sleeping = {"scriptlocation": "inline", "jobscript": "#!/bin/bash\nsleep 600\n"}
     bridge.apply(
-        bridge_job("late", sleeping, properties={"RunLimitMinute": "1"}),
         bridge_job("inline", inline),
         bridge_job("remote", {"scriptlocation": "remote", "jobscript": "/home/alice/remote.sh"}),
         bridge_job("killed", sleeping),
@@ -142,7 +118,7 @@ def test_wlm(bridge: Cluster) -> None:
 
 
 def test_a_job_out_of_time_has_ended(bridge: Cluster) -> None:
-    """It was begun by the first test: Slurm's shortest limit is a minute."""
+    """It was begun with the bridge: Slurm's shortest limit is a minute."""
     status = status_of(bridge, "late", "FAILED")
     assert bridge.get("configmap", "late-bridge-cm")["data"]["jobStatus"] == "TIMEOUT"
     assert "Timeout" in bridge.job("late-bridge")["status"]["conditions"][-1]["reason"], status
