@@ -75,10 +75,10 @@ def test_kube_slurms_words_and_scancel(cluster: Cluster) -> None:
     cluster.until("it to begin", lambda: "begun" in output(cluster, number) if number_ran(cluster, number) else False)
     assert output(cluster, number) == "one-two slurm\n/opt/pinnace/bin/pinnace\n\n/workspace:\na-file\nbegun\n"
     pod = cluster.kubectl.json("get", "pod", "-n", "slurm", f"slurm-job-{number}")
-    assert pod["spec"]["nodeName"] == f"job-{number}"
+    assert pod["spec"]["nodeName"] == f"n3-{number}"
     cluster.alice.run("scancel", number)
     cluster.until("the end of the pod", lambda: not cluster.kubectl("get", "pods", "-n", "slurm", "-o", "name"))
-    cluster.until("the end of the node", lambda: f"node/job-{number}" not in nodes(cluster))
+    cluster.until("the end of the node", lambda: f"node/n3-{number}" not in nodes(cluster))
 
 
 def number_ran(cluster: Cluster, number: str) -> bool:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A file appears whole: tasks of an array may bring the same one at the same time.
+# Jobs of slurmrestd have no HOME. A file appears whole: tasks of an array may bring the same one at the same time.
 FUNCTIONS = r"""
+[ -n "$HOME" ] || export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"
 ask() { url=$1; shift; printf 'url = "%s"\n' "$url" | curl --config - --globoff --fail --silent --show-error "$@"; }
 part() { mkdir -p "$(dirname "$1")" && part=$(mktemp "$1.XXXXXX"); }
 put() { part "$1" && base64 -d >"$part" && mv "$part" "$1"; }

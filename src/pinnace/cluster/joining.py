@@ -1,6 +1,6 @@
 """A host of another job as a node of a cluster that runs already, for as long as it is wanted.
 
-It joins like the nodes that the provisioner asks for: it needs the cluster's directory and nothing else.
+It joins as the provisioner's nodes do: it needs the cluster's directory and nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import http.client
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -18,12 +19,11 @@ from pinnace.cluster.launching import agent_argv
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
-from pinnace.node.arrival import node_name
 from pinnace.node.linux import die_with_parent
 from pinnace.spec import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pinnace.cluster.cluster import Cluster
@@ -33,6 +33,13 @@ END_LIMIT = 25.0  # seconds for its end; after 30 (KillWait) Slurm kills what is
 POLL = 0.1
 
 
+def node_name(environment: Mapping[str, str]) -> str:
+    """Of this host in this job. Not like those that the provisioner asks for: it would take it for one of them."""
+    host = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    task = environment.get("SLURM_PROCID", "0")
+    return "-".join([host, environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]).lower()
+
+
 @contextlib.contextmanager
 def joined(cluster: Cluster) -> Iterator[str]:
     """Be a node of a cluster, for pods that tolerate it; gives its name. Nothing of it stays."""
@@ -40,7 +47,7 @@ def joined(cluster: Cluster) -> Iterator[str]:
     api = Api(cluster.kubeconfig)
     with (directory / "logs" / f"agent-{name}.log").open("ab") as log:
         agent = subprocess.Popen(
-            agent_argv(directory, "--join"),
+            agent_argv(directory, "--join", "--as", name),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
