@@ -117,4 +117,4 @@ def test_in_a_pod_with_few_rights(cluster: Cluster, s3: str) -> None:
     assert output.read_text().startswith("brought")
     for name, words in (("no-volumes", "volumes cannot be used"), ("no-patterns", "takes no patterns")):
         assert words in conditions(tenant.finished(name))["Failed"]["message"]
-    cluster.kubectl("delete", "namespace", "tenant", deployment.NAME)
+    cluster.kubectl("delete", "namespace", "tenant", deployment.NAME, "--wait=false")

@@ -147,5 +147,4 @@ def test_each_namespace_has_its_own_user(rest: Cluster) -> None:
     assert not any("jobID" in status(*other) for other in others)
     # Nobody can tell whether Slurm has a job of the forged one: its owner has to say that it may go.
     rest.kubectl("annotate", "slj", "-n", "of-bob", "forged", "pinnace.dev/abandon=true")
-    for namespace in ("of-bob", "of-nobody"):
-        rest.kubectl("delete", "namespace", namespace)
+    rest.kubectl("delete", "namespace", "of-bob", "of-nobody")
