@@ -14,7 +14,6 @@ import contextlib
 import errno
 import json
 import os
-import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -164,7 +163,8 @@ class Tenant:
 class NodeSpec:
     """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
 
-    ``images`` are those of its tenant, fetched while the kubelet starts; without ``volumes`` nobody here claims any.
+    ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its tenant, fetched while the
+    kubelet starts; without ``volumes`` nobody here claims any.
     """
 
     cluster: ClusterSpec
@@ -172,6 +172,7 @@ class NodeSpec:
     name: str
     scratch: Path
     share: Share
+    joined: bool = False
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
     tenant: Tenant | None = None
@@ -185,11 +186,6 @@ class NodeSpec:
     @property
     def is_head(self) -> bool:
         return self.index == HEAD
-
-    @property
-    def joined(self) -> bool:
-        """Whether it has come to a cluster that ran already."""
-        return self.index >= (self.cluster.provisioning.standing if self.cluster.provisioning else sys.maxsize)
 
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from bridge import s3_server
 from over.conftest import PROJECT, Kubectl, User, make_user
 from testbed.software import install
 
@@ -160,7 +161,23 @@ def bridged(cluster: Cluster) -> Iterator[Cluster]:
     options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *socket, *mine)
     with running(cluster.alice, *options):
         cluster.until("the kinds", cluster.serves_slurmjobs)
+        late = {"scriptlocation": "inline", "jobscript": "#!/bin/bash\nsleep 600\n"}
+        cluster.apply(
+            secret("slurm-secret", username="alice", password=token(cluster.alice)),
+            bridge_job("late", late, properties={"RunLimitMinute": "1"}),  # looked at when it has run out of time
+        )
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def s3(alice: User) -> Iterator[str]:
+    """The address of an S3 server."""
+    with s3_server.s3_server(alice) as endpoint:
+        yield endpoint
+
+
+def s3_secret(namespace: str = "default") -> Object:
+    return secret("s3-secret", namespace, accesskey=s3_server.ACCESS, secretkey=s3_server.SECRET)
 
 
 def slurmjob(name: str, script: str, *, namespace: str = "default", **spec: Any) -> Object:
@@ -170,6 +187,27 @@ def slurmjob(name: str, script: str, *, namespace: str = "default", **spec: Any)
         "kind": "SlurmJob",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"script": f"#!/bin/bash\n{script}\n", "options": options, **spec},
+    }
+
+
+def bridge_job(name: str, job: Object, **spec: Any) -> Object:
+    properties = {"NodesNumber": "1", "Queue": "main", "Tasks": "1", "slurmJobName": name,
+                  "currentWorkingDir": f"/home/alice/bridge/{name}", "envPath": "/usr/bin:/bin", "envLibPath": "/lib",
+                  "OutputFileName": f"{name}.out", "ErrorFileName": f"{name}.err"}  # fmt: skip
+    return {
+        "apiVersion": "bridgejob.ibm.com/v1alpha1",
+        "kind": "BridgeJob",
+        "metadata": {"name": name},
+        "spec": {
+            "resourceURL": "http://login:6820/slurm/v0.0.37",
+            "resourcesecret": "slurm-secret",
+            "image": "quay.io/nobody/needs-this:1",
+            "imagepullpolicy": "Always",
+            "updateinterval": 1,
+            "jobdata": job,
+            "jobproperties": json.dumps(properties | spec.pop("properties", {})),
+            **spec,
+        },
     }
 
 

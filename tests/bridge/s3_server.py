@@ -1,10 +1,9 @@
-"""A real S3 server: Versity's gateway over a directory, built from the Go module proxy once and kept."""
+"""A real S3 server, which checks signatures: rclone's, over a directory, from PyPI with the developers' tools."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,37 +14,25 @@ if TYPE_CHECKING:
 
     from over.conftest import User
 
-MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
 ACCESS, SECRET = "access-key", "secret-key"
-PORT = 7070
-
-
-def gateway() -> Path:
-    """The program; the first build takes minutes."""
-    cache = Path(os.environ.get("TESTBED_CACHE") or "/var/cache/testbed") / "tools" / f"versitygw-{VERSION}"
-    if not (cache / "versitygw").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        variables = os.environ | {"GOBIN": str(cache), "CGO_ENABLED": "0"}
-        subprocess.run(["go", "install", f"{MODULE}@{VERSION}"], env=variables, check=True, timeout=1500)
-    return cache / "versitygw"
+ADDRESS = "10.50.0.1:7070"
 
 
 @contextlib.contextmanager
 def s3_server(user: User) -> Iterator[str]:
     """The address of a server on the login host, which runs as the user."""
-    program = user.home / "versitygw"
-    program.write_bytes(gateway().read_bytes())
+    program = user.home / "rclone"
+    program.write_bytes((Path(sys.executable).parent / "rclone").read_bytes())
     program.chmod(0o755)
     user.run("mkdir", "-p", "s3")
-    variables = [f"ROOT_ACCESS_KEY={ACCESS}", f"ROOT_SECRET_KEY={SECRET}"]
-    argv = ["env", *variables, "/home/alice/versitygw", "--port", f"10.50.0.1:{PORT}", "posix"]
+    argv = ["env", f'RCLONE_AUTH_KEY="{ACCESS},{SECRET}"', "/home/alice/rclone", "serve", "s3", "--addr", ADDRESS, "s3"]
     log = user.home / "s3.log"
     with log.open("w") as file:
-        process = user.bed.popen([*argv, "--nometa", "s3"], user=user.name, stdout=file, stderr=file)
+        process = user.bed.popen(argv, user=user.name, stdout=file, stderr=file)
     try:
-        probe = ["curl", "-s", "-o", "/dev/null", f"http://10.50.0.1:{PORT}/"]
+        probe = ["curl", "-s", "-o", "/dev/null", f"http://{ADDRESS}/"]
         wait_until("the S3 server", lambda: user.run(*probe, code=None).returncode == 0, limit=60, log=log)
-        yield f"10.50.0.1:{PORT}"
+        yield ADDRESS
     finally:
         process.terminate()
         process.wait(30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,20 +20,23 @@ def test_a_job_with_everything(bridged: Cluster) -> None:
     bridged.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"},
          "data": {"GREETING": "hello", "job.sh": "#!/bin/bash\n#SBATCH --job-name=named\n"
-                  "echo $GREETING $NAME $SECRET $1; cat in/put.txt; echo result > out.txt; exit 3\n"}},
+                  "echo $GREETING $NAME $SECRET $ALL_it $1; cat in/*; echo result > out.txt; exit 3\n"}},
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden"}, "stringData": {"it": "s3cret"}},
     )  # fmt: skip
     job = slurmjob(
         "everything", "",
         scriptFrom={"configMap": {"name": "words", "key": "job.sh"}}, arguments=["an argument"],
-        envFrom=[{"configMapRef": {"name": "words"}}],
+        envFrom=[{"configMapRef": {"name": "words"}}, {"prefix": "ALL_", "secretRef": {"name": "hidden"}}],
         env=[{"name": "NAME", "value": "you"},
              {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "hidden", "key": "it"}}},
              {"name": "NOT", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "x", "optional": True}}}],
-        inputs=[{"to": "in/put.txt", "text": "staged\n"}],
+        inputs=[{"to": "in/1", "text": "staged\n"}, {"to": "in/2", "from": "~/there"},
+                {"to": "in/3", "configMap": {"name": "words", "key": "GREETING"}},
+                {"to": "in/4", "secret": {"name": "hidden", "key": "it"}}],
         results=[{"from": "out.txt", "directory": "~/results"}],
     )  # fmt: skip
     del job["spec"]["script"]
+    bridged.alice.write("there", "was there\n")
     bridged.apply(job)
     status = bridged.finished("everything")
     assert (status["state"], status["exit"], status["exitCode"]) == ("FAILED", "3", 3)
@@ -39,7 +44,7 @@ def test_a_job_with_everything(bridged: Cluster) -> None:
     assert conditions(status)["Collected"]["status"] == "True"
     assert status["usage"]["tres"]
     assert status["nodes"].startswith("n")
-    assert bridged.log("everything") == "hello you s3cret an argument\nstaged\n"
+    assert bridged.log("everything") == "hello you s3cret s3cret an argument\nstaged\nwas there\nhellos3cret"
     assert bridged.phase("everything") == "Failed"  # the pod ends like the job
     assert (bridged.alice.home / "results" / "out.txt").read_text() == "result\n"
     assert names_of(bridged.alice, status["jobID"]) == ["named"]
@@ -73,9 +78,35 @@ def test_logs_are_live(bridged: Cluster) -> None:
     assert bridged.log("live") == "begun\ndone\n"
 
 
+def test_pods_that_a_quota_forbids_stop_no_job(bridged: Cluster) -> None:
+    volume = {"hostPath": {"path": "/home/alice"}}
+    none = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    bridged.apply(none)
+    try:
+        bridged.until("the quota", lambda: "hard" in bridged.get("quota", "none").get("status", {}))
+        bridged.apply(
+            slurmjob("unheard", "true"), slurmjob("unkept", "true", results=[{"from": "*.out", "volume": volume}])
+        )
+        status = bridged.finished("unheard")
+        assert status["state"] == "COMPLETED"
+        assert "exceeded quota" in conditions(status)["Logs"]["message"]
+        assert "exceeded quota" in conditions(bridged.finished("unkept"))["Collected"]["message"]
+    finally:
+        bridged.kubectl("delete", "quota", "none")
+
+
 def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
     loop = "i=0; while [ ! -e go ]; do i=$((i+1)); echo $i > count; sleep 0.1; done"
-    bridged.apply(slurmjob("later", "true", suspend=True), slurmjob("held", loop), slurmjob("cancelled", "sleep 300"))
+    bridged.apply(
+        slurmjob("later", "true", suspend=True), slurmjob("held", loop), slurmjob("cancelled", "sleep 300"),
+        slurmjob("queued", "true", options={"begin": "now+1hour"}),
+    )  # fmt: skip
+    queued = bridged.state("queued", "PENDING")
+    assert queued["reason"] == "BeginTime"
+    assert queued["expectedStart"] > queued["submitTime"]
+    for suspended, reason in (("true", "JobHeldUser"), ("false", "BeginTime")):
+        bridged.kubectl("patch", "slj", "queued", "--type=merge", "-p", f'{{"spec":{{"suspend":{suspended}}}}}')
+        bridged.until(reason, partial(lambda wanted: bridged.job("queued")["status"]["reason"] == wanted, reason))
     bridged.state("later", "SUSPENDED")
     assert "jobID" not in bridged.job("later")["status"]
     directory = bridged.alice.home / bridged.state("held", "RUNNING")["workingDirectory"].removeprefix("/home/alice/")
@@ -95,7 +126,7 @@ def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
     assert bridged.finished("held")["state"] == "COMPLETED"
 
     bridged.state("cancelled", "RUNNING")
-    for name in ("cancelled", "later"):
+    for name in ("cancelled", "later", "queued"):
         bridged.kubectl("patch", "slj", name, "--type=merge", "-p", '{"spec":{"cancel":true}}')
         assert bridged.finished(name)["state"] == "CANCELLED"
     bridged.kubectl("patch", "slj", "later", "--type=merge", "-p", '{"spec":{"ttlSecondsAfterFinished":1}}')
@@ -104,7 +135,11 @@ def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
 
 def test_retries_stop_at_the_first_success(bridged: Cluster) -> None:
     script = "echo x >> ~/tries; [ $(wc -l < ~/tries) -ge 2 ]"
-    bridged.apply(slurmjob("again", script, retries=3), slurmjob("never", "exit 1", retries=1))
+    bridged.apply(
+        slurmjob("again", script, retries=3), slurmjob("never", "exit 1", retries=1), slurmjob("shot", "kill -9 $$")
+    )
+    status = bridged.finished("shot")
+    assert (status["state"], status["exit"], status["signal"]) == ("FAILED", "0:9", 9)
     status = bridged.finished("again")
     assert (status["state"], status["attempt"]) == ("COMPLETED", 2)
     assert (bridged.alice.home / "tries").read_text() == "x\nx\n"
@@ -119,19 +154,26 @@ def test_deletion_ends_the_job_at_every_stage(bridged: Cluster) -> None:
     pends = slurmjob("pends", "true", options={"begin": "now+1hour"})
     runs = slurmjob("runs", "sleep 600")
     array = slurmjob("many", "sleep 600", options={"array": "0-20%2"})
-    bridged.apply(waits, pends, runs, array, slurmjob("ended", "true"))
+    absent = {"volume": {"persistentVolumeClaim": {"claimName": "absent"}}, "path": "x"}
+    stages = slurmjob("stages", "true", inputs=[{"to": "in", **absent}])
+    collects = slurmjob("collects", "echo > out", results=[{"from": "out", **absent}])
+    bridged.apply(waits, pends, runs, array, stages, collects, slurmjob("ended", "true"))
     bridged.state("waits", "WAITING")
     bridged.state("pends", "PENDING")
     bridged.state("runs", "RUNNING")
     bridged.state("many", "RUNNING")
+    bridged.state("stages", "STAGING")
+    bridged.until("the copy", lambda: "Collected" in conditions(bridged.job("collects")["status"]))
     bridged.finished("ended")
-    uids = [bridged.job(name)["metadata"]["uid"] for name in ("waits", "pends", "runs", "many")]
-    bridged.kubectl("delete", "slj", "waits", "pends", "runs", "many", "ended", "--wait=false")
-    for name in ("waits", "pends", "runs", "many", "ended"):
+    names = ("waits", "stages", "pends", "runs", "many", "collects", "ended")
+    uids = [bridged.job(name)["metadata"]["uid"] for name in names]
+    bridged.kubectl("delete", "slj", *names, "--wait=false")
+    for name in names:
         bridged.gone("slj", name)
     queue = bridged.alice.run("squeue", "--me", "--noheader", "--format=%k").stdout
     assert not any(uid in queue for uid in uids)
-    assert not jobs_of(bridged.alice, uids[0])
+    assert not any(jobs_of(bridged.alice, uid) for uid in uids[:2])
+    bridged.until("their pods to go", lambda: not re.search("stages|collects", bridged.kubectl("get", "pods")))
 
 
 def test_volumes(bridged: Cluster) -> None:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.bed
 NAMESPACE = "killed"  # which the bridge of the other tests leaves alone
 BRIDGE = ("--name", CLUSTER, "--namespace", NAMESPACE)
 
+HOLDER = "jsonpath={.spec.holderIdentity}"
 JOBS = 8
 # In place of sbatch: takes the next death from a list, which is over at some time.
 TRAP = """#!/bin/bash
@@ -66,6 +67,49 @@ def test_every_job_runs_once(apart: Cluster) -> None:
         numbers = cluster.until("accounting", partial(jobs_of, alice, job["metadata"]["uid"]))
         assert numbers == [str(job["status"]["jobID"])]
         assert job["status"]["state"] == "COMPLETED"
+
+
+def holder(cluster: Cluster) -> str:
+    """The number of the process that leads the namespace, if one does."""
+    found = cluster.kubectl("get", "lease", "-n", NAMESPACE, "pinnace-bridge", "--ignore-not-found", "-o", HOLDER)
+    return found.split("/")[2] if found else ""
+
+
+def test_of_two_bridges_one_works(apart: Cluster) -> None:
+    """The second waits; it goes on at once if the first dies, and in time if it is only silent."""
+    cluster, alice = apart, apart.alice
+
+    def leads(other_than: str = "") -> str:
+        return str(
+            cluster.until("another to lead", lambda: holder(cluster) not in {"", other_than} and holder(cluster))
+        )
+
+    def tell(number: str, *signals: str) -> None:
+        for name in signals:
+            alice.run("kill", f"-{name}", number)
+
+    script = "echo $SLURM_JOB_NAME >> ~/led.txt"
+    with running(alice, *BRIDGE) as first:
+        one = leads()
+        with running(alice, *BRIDGE) as second:
+            waiting = "waiting for the bridge login/"
+            cluster.until("the second to wait", lambda: waiting in (alice.home / "bridge.log").read_text())
+            cluster.apply(*(slurmjob(f"led-{number}", script, namespace=NAMESPACE) for number in range(4)))
+            cluster.until("a job", lambda: cluster.job("led-0").get("status", {}).get("jobID"))
+            tell(one, "KILL")
+            two = leads(one)
+            assert first.wait(60)
+            assert all(cluster.finished(f"led-{number}")["state"] == "COMPLETED" for number in range(4))
+            with running(alice, *BRIDGE):
+                tell(two, "STOP")
+                three = leads(two)
+                cluster.apply(slurmjob("led-4", script, namespace=NAMESPACE))
+                tell(two, "CONT")
+                assert second.wait(60) == 1  # it has found out that it leads no more
+                assert cluster.finished("led-4")["state"] == "COMPLETED"
+                assert holder(cluster) == three
+    assert holder(cluster) == ""  # given back by the one that has ended in order
+    assert sorted((alice.home / "led.txt").read_text().split()) == [f"led-{number}" for number in range(5)]
 
 
 def test_a_job_that_slurm_has_forgotten_is_found_in_accounting(apart: Cluster) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bridge import s3_server
-from bridge.conftest import Cluster, Object, secret, token
+from bridge.conftest import Cluster, Object, bridge_job, s3_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,38 +15,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.bed
 
 
-def bridge_job(name: str, job: Object, **spec: Any) -> Object:
-    properties = {"NodesNumber": "1", "Queue": "main", "Tasks": "1", "slurmJobName": name,
-                  "currentWorkingDir": f"/home/alice/bridge/{name}", "envPath": "/usr/bin:/bin", "envLibPath": "/lib",
-                  "OutputFileName": f"{name}.out", "ErrorFileName": f"{name}.err"}  # fmt: skip
-    return {
-        "apiVersion": "bridgejob.ibm.com/v1alpha1",
-        "kind": "BridgeJob",
-        "metadata": {"name": name},
-        "spec": {
-            "resourceURL": "http://login:6820/slurm/v0.0.37",
-            "resourcesecret": "slurm-secret",
-            "image": "quay.io/nobody/needs-this:1",
-            "imagepullpolicy": "Always",
-            "updateinterval": 1,
-            "jobdata": job,
-            "jobproperties": json.dumps(properties | spec.pop("properties", {})),
-            **spec,
-        },
-    }
-
-
-@pytest.fixture(scope="module")
-def s3(bridged: Cluster) -> Iterator[Object]:
-    """Where S3 is, as a BridgeJob says it."""
-    with s3_server.s3_server(bridged.alice) as endpoint:
-        bridged.apply(secret("s3-secret", accesskey=s3_server.ACCESS, secretkey=s3_server.SECRET))
-        yield {"s3secret": "s3-secret", "endpoint": endpoint, "secure": False}
-
-
 @pytest.fixture(scope="module")
 def bridge(bridged: Cluster) -> Iterator[Cluster]:
-    bridged.apply(secret("slurm-secret", username="alice", password=token(bridged.alice)))
     yield bridged
     bridged.kubectl("delete", "bridgejob,slurmjobs.wlm.sylabs.io,wlmjob", "--all", "--timeout=60s")
 
@@ -69,7 +38,6 @@ def test_bridgejobs(bridge: Cluster) -> None:
     bridge.alice.write("remote.sh", "#!/bin/bash\necho remote\nexit 2\n", 0o755)
     sleeping = {"scriptlocation": "inline", "jobscript": "#!/bin/bash\nsleep 600\n"}
     bridge.apply(
-        bridge_job("late", sleeping, properties={"RunLimitMinute": "1"}),
         bridge_job("inline", inline),
         bridge_job("remote", {"scriptlocation": "remote", "jobscript": "/home/alice/remote.sh"}),
         bridge_job("killed", sleeping),
@@ -97,14 +65,16 @@ def test_bridgejobs(bridge: Cluster) -> None:
     assert "JSON" in status_of(bridge, "wrong", "FAILED")["message"]
 
 
-def test_s3(bridge: Cluster, s3: Object) -> None:
+def test_s3(bridge: Cluster, s3: str) -> None:
+    bridge.apply(s3_secret())
+    storage = {"s3secret": "s3-secret", "endpoint": s3, "secure": False}
     script = b"#!/bin/bash\ncat extra.txt; echo more > more.txt\n"
 
     def call(code: str) -> str:
         """On the login host, where the server listens."""
         head = (
             "import io, sys\nfrom minio import Minio\n"
-            f"s3 = Minio({s3['endpoint']!r}, access_key={s3_server.ACCESS!r}, secret_key={s3_server.SECRET!r}, "
+            f"s3 = Minio({s3!r}, access_key={s3_server.ACCESS!r}, secret_key={s3_server.SECRET!r}, "
             "secure=False)\n"
         )
         return bridge.alice.run("/opt/pinnace/bin/python3", "-c", head + code).stdout
@@ -115,8 +85,8 @@ def test_s3(bridge: Cluster, s3: Object) -> None:
     )
     data = {"scriptlocation": "s3", "jobscript": "jobs:dir/job.sh", "additionaldata": "jobs:extra.txt"}
     bridge.apply(
-        bridge_job("from-s3", data, s3storage=s3, s3upload={"bucket": "results", "files": "more.txt"}),
-        bridge_job("not-in-s3", {**data, "jobscript": "jobs:absent"}, s3storage=s3),
+        bridge_job("from-s3", data, s3storage=storage, s3upload={"bucket": "results", "files": "more.txt"}),
+        bridge_job("not-in-s3", {**data, "jobscript": "jobs:absent"}, s3storage=storage),
     )
     assert status_of(bridge, "from-s3", "DONE", "FAILED")["jobstatus"] == "DONE"
     names = call("print([o.object_name for o in s3.list_objects('results', recursive=True)])")
@@ -148,7 +118,7 @@ def test_wlm(bridge: Cluster) -> None:
 
 
 def test_a_job_out_of_time_has_ended(bridge: Cluster) -> None:
-    """It was begun by the first test: Slurm's shortest limit is a minute."""
+    """It was begun with the bridge: Slurm's shortest limit is a minute."""
     status = status_of(bridge, "late", "FAILED")
     assert bridge.get("configmap", "late-bridge-cm")["data"]["jobStatus"] == "TIMEOUT"
     assert "Timeout" in bridge.job("late-bridge")["status"]["conditions"][-1]["reason"], status

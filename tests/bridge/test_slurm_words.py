@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import time
 
 import pytest
@@ -90,13 +89,6 @@ def test_a_submission_in_old_and_new_forms() -> None:
     assert (new["nodes"], new["memory_per_node"]) == ("1-2", {"set": True, "number": 1024})
     assert "A=b" in new["environment"]
     assert "argv" not in old
-
-
-def test_a_script_with_arguments_for_slurmrestd() -> None:
-    script = rest.with_arguments('#!/bin/bash\necho "$# $2"\nexit 3\n', ["it's", "a b"])
-    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
-    assert (result.returncode, result.stdout) == (3, "2 a b\n")
-    assert rest.with_arguments("#!/bin/sh\n", ()) == "#!/bin/sh\n"
 
 
 def test_a_job_in_old_and_new_forms() -> None:

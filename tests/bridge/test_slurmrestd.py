@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,14 +55,25 @@ def test_jobs_arrays_and_files(rest: Cluster) -> None:
     assert "--nodelist" in str(conditions(rest.finished("r-unknown"))["Failed"]["message"])
 
 
-def test_cancel_and_deletion(rest: Cluster) -> None:
-    rest.apply(slurmjob("r-cancel", "sleep 300", cluster=HPC), slurmjob("r-delete", "sleep 300", cluster=HPC))
-    rest.state("r-cancel", "RUNNING")
+def test_suspend_cancel_and_deletion(rest: Cluster) -> None:
+    loop = "trap 'echo >> heard' CONT; while :; do sleep 0.2; done"
+    rest.apply(
+        slurmjob("r-cancel", loop, cluster=HPC), slurmjob("r-delete", "sleep 300", cluster=HPC),
+        slurmjob("r-queued", "true", cluster=HPC, options={"dependency": "singleton", "jobName": "r-cancel"}),
+    )  # fmt: skip
+    directory = rest.state("r-cancel", "RUNNING")["workingDirectory"]
+    rest.state("r-queued", "PENDING")
+    for suspended, reason in (("true", "JobHeldUser"), ("false", "Dependency")):
+        for name in ("r-cancel", "r-queued"):
+            rest.kubectl("patch", "slj", name, "--type=merge", "-p", f'{{"spec":{{"suspend":{suspended}}}}}')
+        rest.until(reason, partial(lambda wanted: rest.job("r-queued")["status"]["reason"] == wanted, reason))
+    rest.until("it to go on", lambda: rest.alice.run("ls", directory).stdout.count("heard"))
     rest.kubectl("patch", "slj", "r-cancel", "--type=merge", "-p", '{"spec":{"cancel":true}}')
     number = str(rest.state("r-delete", "RUNNING")["jobID"])
     rest.kubectl("delete", "slj", "r-delete")
     assert number not in rest.alice.run("squeue", "--noheader", "--format=%i").stdout.split()
     assert rest.finished("r-cancel")["state"] == "CANCELLED"
+    assert rest.finished("r-queued")["state"] == "COMPLETED"
 
 
 def test_slurmrestd_that_goes_and_comes_back(rest: Cluster) -> None:
@@ -135,5 +147,4 @@ def test_each_namespace_has_its_own_user(rest: Cluster) -> None:
     assert not any("jobID" in status(*other) for other in others)
     # Nobody can tell whether Slurm has a job of the forged one: its owner has to say that it may go.
     rest.kubectl("annotate", "slj", "-n", "of-bob", "forged", "pinnace.dev/abandon=true")
-    for namespace in ("of-bob", "of-nobody"):
-        rest.kubectl("delete", "namespace", namespace)
+    rest.kubectl("delete", "namespace", "of-bob", "of-nobody")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinnace.cluster.joining import claim_index, node_name
+from pinnace.cluster.joining import node_name
 from pinnace.cluster.slurm_pod import manifest, wish
 from pinnace.errors import UsageError
 
@@ -24,7 +24,7 @@ def test_kube_slurms_words() -> None:
     assert container["workingDir"] == "/home/alice"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts == {"/home/alice", "/data", "/workspace"}
-    assert body["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1-7"}
+    assert body["spec"]["nodeName"] == "n1-7"
     assert "SECRET" not in {entry["name"] for entry in container["env"]}
     assert "securityContext" not in body["spec"]
 
@@ -45,10 +45,6 @@ def test_what_is_wrong_is_said() -> None:
         wish(JOB | {"KUBE_IMAGE": "x", "KUBE_INIT_TIMEOUT": "soon"})
 
 
-def test_every_node_has_a_name_and_an_index_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("cluster")
-    (directory / "nodes").mkdir()
-    (directory / "nodes" / "1.json").touch()
-    assert [claim_index(directory), claim_index(directory)] == [2, 3]
+def test_every_node_has_a_name_of_its_own() -> None:
     assert node_name(JOB) == "n1-7"
-    assert node_name(JOB | {"SLURM_LOCALID": "2"}) == "n1-7-2"
+    assert node_name(JOB | {"SLURM_PROCID": "2"}) == "n1-7-2"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinnace.errors import SlurmError
@@ -19,6 +20,11 @@ MARK = "pinnace-bridge:"
 
 class UnreachableError(SlurmError):
     """Slurm does not answer, or not to us: to be tried again. What was asked for may have been done."""
+
+
+def own_directory() -> str:
+    """Where the jobs of the bridge's own user run that do not say where, and what belongs to them is kept."""
+    return str(Path.home() / "slurmjobs")
 
 
 def tag(uid: str, attempt: int) -> str:

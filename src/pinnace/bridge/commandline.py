@@ -6,11 +6,10 @@ import datetime as dt
 import getpass
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import options
-from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, tag_in
+from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, own_directory, tag_in
 from pinnace.errors import SlurmError
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import JobState
@@ -45,7 +44,7 @@ class CommandLine:
         self.user = getpass.getuser()
 
     def directory(self) -> str:
-        return str(Path.home() / "slurmjobs")
+        return own_directory()
 
     def _cli(self, *argv: str, stdin: str = "", environment: dict[str, str] | None = None) -> str:
         try:

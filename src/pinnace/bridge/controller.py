@@ -16,7 +16,9 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from pinnace.bridge.backend import UnreachableError
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
+from pinnace.bridge.leading import Lease
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
 from pinnace.bridge.slurmjob import Job
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 WORKERS = 4
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
+ENDING = 20.0  # seconds for what is under way at the end
 CRD_LIMIT = 60.0  # seconds until a new kind is served
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -51,6 +54,7 @@ class Work:
         self._heap: list[tuple[float, Key]] = []
         self._busy: set[Key] = set()
         self._again: set[Key] = set()
+        self._closed = False
 
     def add(self, key: Key, delay: float = 0.0) -> None:
         with self._ready:
@@ -64,7 +68,7 @@ class Work:
         """The next one that is due. One that somebody works on is due again as soon as that is done."""
         with self._ready:
             while True:
-                while self._heap and self._heap[0][0] <= time.monotonic():
+                while not self._closed and self._heap and self._heap[0][0] <= time.monotonic():
                     when, key = heapq.heappop(self._heap)
                     if self._due.get(key) != when:
                         continue  # it was brought forward
@@ -73,14 +77,22 @@ class Work:
                         self._busy.add(key)
                         return key
                     self._again.add(key)
-                self._ready.wait(self._heap[0][0] - time.monotonic() if self._heap else None)
+                known = self._heap and not self._closed
+                self._ready.wait(self._heap[0][0] - time.monotonic() if known else None)
 
     def done(self, key: Key) -> None:
         with self._ready:
             self._busy.discard(key)
+            self._ready.notify_all()
         if key in self._again:
             self._again.discard(key)
             self.add(key)
+
+    def close(self) -> None:
+        """Let nobody begin anything any more, and wait a while for those who are at it."""
+        with self._ready:
+            self._closed = True
+            self._ready.wait_for(lambda: not self._busy, ENDING)
 
 
 class Controller:
@@ -106,6 +118,8 @@ class Controller:
         self._reconciler = Reconciler(self.api, self.slurms, settings, find=self._find, note=self._note_job)
         self._predecessors = Predecessors(self.api, self.slurms)
         self._resources = {resource.name: resource for resource in kinds}
+        self._leases: list[Lease] = []
+        self.leading = threading.Event()
 
     def api(self) -> Api:
         """One connection for each thread."""
@@ -137,14 +151,27 @@ class Controller:
         return True
 
     def run(self) -> None:
-        """For ever."""
-        for resource in self._kinds:
-            for namespace in self._namespaces or ("",):
-                scope = f"{resource.name} {namespace}".strip()
-                watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))
-        for _ in range(WORKERS - 1):
+        """Until a signal ends it. What is under way then is finished, and others may lead."""
+        for namespace in self._namespaces or ("",):
+            threading.Thread(target=self._lead, args=(namespace,), name=f"lease {namespace}", daemon=True).start()
+        for _ in range(WORKERS):
             threading.Thread(target=self._worker, daemon=True).start()
-        self._worker()
+        try:
+            threading.Event().wait()
+        finally:
+            self._work.close()
+            for lease in self._leases:
+                lease.release()
+
+    def _lead(self, namespace: str) -> None:
+        lease = Lease(self.api, namespace)
+        lease.acquire()
+        self._leases.append(lease)
+        self.leading.set()
+        for resource in self._kinds:
+            scope = f"{resource.name} {namespace}".strip()
+            watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))
+        lease.hold()
 
     # --- what there is ------------------------------------------------------------------------------------------
 
@@ -162,10 +189,10 @@ class Controller:
 
     def _forget_missing(self, resource: Resource, namespace: str, present: set[str]) -> None:
         with self._lock:
-            mine = [key for key in self._known if key[0] == resource.name]
-            for key in mine:
-                if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
-                    del self._known[key]
+            mine = [(key, thing) for key, thing in self._known.items() if key[0] == resource.name]
+        for key, thing in mine:
+            if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
+                self._note(resource, thing, gone=True)
 
     def _note_job(self, body: Object) -> None:
         self._note(SLURMJOB, body)
@@ -236,12 +263,12 @@ class Controller:
         resource = self._resources[key[0]]
         if resource is SLURMJOB:
             return self._reconciler.step(Job(thing))
-        self._predecessors.step(resource, thing, self._find(self._predecessors.child_key(resource, thing)))
-        return None
+        return self._predecessors.step(resource, thing, self._find(self._predecessors.child_key(resource, thing)))
 
     def _again(self, key: Key, error: Exception) -> None:
         tried = self._tries[key] = self._tries.get(key, 0) + 1
-        if not (isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}):
+        usual = isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}
+        if not usual and not isinstance(error, UnreachableError):  # of that the object itself tells
             log.warning("%s %s: %s", *key, error or type(error).__name__)
         self._work.add(key, RETRY[min(tried, len(RETRY)) - 1])
 
@@ -256,5 +283,8 @@ def version(thing: Object) -> int:
 
 def end_with_thread(about: threading.ExceptHookArgs) -> None:
     """A bridge that has gone deaf is worse than one that is restarted."""
-    traceback.print_exception(about.exc_value)
+    if isinstance(about.exc_value, PinnaceError):
+        log.error("%s %s", about.exc_value.message, about.exc_value.hint)
+    else:
+        traceback.print_exception(about.exc_value)
     os._exit(1)

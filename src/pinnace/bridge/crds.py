@@ -167,7 +167,7 @@ def slurmjob_status() -> Schema:
     texts = ("state", "reason", "nodes", "exit", "user", "workingDirectory", "stdout", "stderr", "message")
     return record(
         dict.fromkeys(texts, TEXT)
-        | dict.fromkeys(("jobID", "attempt", "nodeCount", "exitCode", "signal", "observedGeneration"), COUNT)
+        | dict.fromkeys(("jobID", "attempt", "nodeCount", "exitCode", "signal"), COUNT)
         | dict.fromkeys(("submitTime", "expectedStart", "startTime", "endTime", "completionTime"), TIME)
         | {"held": FLAG, "tasks": tasks, "usage": usage, "conditions": several(condition, most=16)}
     )

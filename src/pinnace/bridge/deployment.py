@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
+from pinnace.bridge.leading import EVERYWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 NAME = "pinnace-bridge"
 RBAC = "rbac.authorization.k8s.io"
 USER = 65532  # nobody's
+LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}
 
 
 def rules(*, pods: bool) -> list[Object]:
@@ -83,7 +85,6 @@ def deployment(image: str, arguments: Sequence[str]) -> Object:
         "metadata": {"name": NAME, "namespace": NAME, "labels": labels},
         "spec": {
             "replicas": 1,
-            "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
@@ -95,7 +96,9 @@ def manifest(image: str, namespaces: Sequence[str] = (), arguments: Sequence[str
     words = [word for namespace in namespaces for word in ("--namespace", namespace)]
     home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME}}
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": NAME}}
-    roles = [
-        found for namespace in namespaces or ("",) for found in role(namespace, rules(pods="--image" in arguments))
-    ]
+    granted = rules(pods="--image" in arguments)
+    if namespaces:
+        roles = [found for namespace in namespaces for found in role(namespace, [*granted, LEASES])]
+    else:
+        roles = [*role("", granted), *role(EVERYWHERE, [LEASES])]
     return [*definitions(), home, account, *roles, deployment(image, [*words, *arguments])]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import pods
+from pinnace.bridge.backend import own_directory
 from pinnace.bridge.slurmjob import seconds_of
 from pinnace.bridge.staging import StagingError
+from pinnace.controlplane.api import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +36,8 @@ class Helpers:
         if not self._image:
             raise StagingError("volumes need the bridge's helper pods (`pinnace bridge --image`)")
         path = f"/api/v1/namespaces/{job.namespace}/pods"
-        self._api().create(path, pods.copier(job, name, self._image, **what))
+        if refusal := self._refused(path, pods.copier(job, name, self._image, **what)):
+            raise StagingError(f"pod {name}: {refusal}")
         found = self._api().get(f"{path}/{name}")
         if job.uid not in {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}:
             raise StagingError(f"there is another pod called {name}")
@@ -49,34 +53,52 @@ class Helpers:
         """Before a job begins, and when its object is gone."""
         self._followed.pop(job.uid, None)
         if backend.files:
-            mark_of(job, backend).unlink(missing_ok=True)
+            mark_of(job).unlink(missing_ok=True)
 
-    def follow(self, job: Job, backend: Backend, *, until: float = float("inf")) -> None:
-        """Let a pod follow the output of a job, if there is room for one more."""
+    def why_no_logs(self, job: Job, backend: Backend) -> str:
+        """Why there will be no pod that follows the output of a job, if somebody wants one."""
+        if not job.spec.get("logs", True):
+            return ""
+        if not backend.files:
+            return "this bridge does not see the files of that cluster"
+        return "" if self._image else "this bridge has no image for pods that follow output (`pinnace bridge --image`)"
+
+    def follow(self, job: Job, backend: Backend, *, until: float = float("inf")) -> str:
+        """Let a pod follow the output of a job, if there is room for one more. What the API has against it."""
         if not (backend.files and self._image and job.spec.get("logs", True)) or job.uid in self._followed:
-            return
+            return ""
         clock = time.monotonic()
         self._followed = {uid: end for uid, end in self._followed.items() if end > clock}
         if len(self._followed) >= self._most:
-            return
+            return ""
         self._followed[job.uid] = until
-        mark = mark_of(job, backend)
+        mark = mark_of(job)
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         patterns = [path for path in (job.status.get("stdout"), job.status.get("stderr")) if path]
         path = f"/api/v1/namespaces/{job.namespace}/pods"
-        self._api().create(path, pods.follower(job, self._image, patterns, str(mark)))
+        return self._refused(path, pods.follower(job, self._image, patterns, str(mark)))
 
-    def end(self, job: Job, backend: Backend, exit_of: tuple[int, int]) -> None:
-        """Tell the pod that follows the output that there will be no more of it, and how the job ended."""
+    def end(self, job: Job, backend: Backend, exit_of: tuple[int, int]) -> str:
+        """Tell the pod that follows the output that there will be no more of it, and how the job ended. As above."""
         if backend.files and self._image:
-            mark = mark_of(job, backend)
+            mark = mark_of(job)
             mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             code, number = exit_of
             mark.write_text(f"{code or (128 + number if number else 0)}\n")
         self._followed.pop(job.uid, None)
-        self.follow(job, backend, until=time.monotonic() + READING)
+        return self.follow(job, backend, until=time.monotonic() + READING)
+
+    def _refused(self, path: str, pod: Object) -> str:
+        """Make a pod. Why the API does not want it, by its rules or by a quota: that is no reason to stop."""
+        try:
+            self._api().create(path, pod)
+        except ApiError as error:
+            if error.code not in {http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}:
+                raise
+            return str(error)
+        return ""
 
 
-def mark_of(job: Job, backend: Backend) -> Path:
-    """The file whose appearance ends the pod that follows a job's output."""
-    return Path(backend.directory()) / ".ends" / job.uid
+def mark_of(job: Job) -> Path:
+    """The file whose appearance ends the pod that follows a job's output, wherever that pod runs."""
+    return Path(own_directory()) / ".ends" / job.uid

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 INTERVAL = 20.0  # seconds; a node that is not heard of for 40 counts as lost
 NODES = "/api/v1/nodes"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 MANAGER = "?fieldManager=pinnace-bridge&force=true"
 
 log = logging.getLogger(__name__)
 
 
-def show_partitions(api: Callable[[], Api], slurms: Slurms) -> None:
-    """From now on, in a thread of its own."""
-    threading.Thread(target=_for_ever, args=(api, slurms), name="partitions", daemon=True).start()
+def show_partitions(api: Callable[[], Api], slurms: Slurms, begin: threading.Event) -> None:
+    """For ever, in a thread of its own."""
+    threading.Thread(target=_for_ever, args=(api, slurms, begin), name="partitions", daemon=True).start()
 
 
-def _for_ever(api: Callable[[], Api], slurms: Slurms) -> None:
+def _for_ever(api: Callable[[], Api], slurms: Slurms, begin: threading.Event) -> None:
+    begin.wait()
     while True:
         try:
             if connection := slurms.first():

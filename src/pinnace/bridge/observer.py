@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,13 +48,16 @@ class Observer:
         self._ended: dict[str, float] = {}  # since when accounting is asked about a job
         self._accounted: dict[str, Accounted | None] = {}
         self._wake = threading.Event()
-        threading.Thread(target=self._poll_for_ever, name="observer", daemon=True).start()
+        self._running = False
 
     def watch(self, job: Watched) -> None:
         """Ask about a job from now on."""
         with self._lock:
             new = job.tag not in self._watched
             self._watched[job.tag] = job
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._poll_on, name="observer", daemon=True).start()
         if new:
             self._wake.set()
 
@@ -77,7 +81,8 @@ class Observer:
                 self._wake.set()
             return False, None
 
-    def _poll_for_ever(self) -> None:
+    def _poll_on(self) -> None:
+        """As long as there is something to ask for. One Slurm that we do not understand must not stop the others."""
         pause = 0.0
         while True:
             self._wake.wait(pause or None)
@@ -86,9 +91,9 @@ class Observer:
                 time.sleep(SOON)  # for others that come with it
             with self._lock:
                 watched = dict(self._watched)
-            if not watched:
-                pause = 0.0
-                continue
+                if not watched:
+                    self._running, self.error = False, ""
+                    return
             normal = min(job.interval for job in watched.values())
             try:
                 self._poll(watched)
@@ -97,6 +102,10 @@ class Observer:
             except PinnaceError as error:
                 self._say(watched, error.message)
                 pause = min(max(2 * pause, normal), LONGEST_PAUSE)
+            except Exception as error:  # noqa: BLE001
+                traceback.print_exc()
+                self._say(watched, f"its answer was not understood: {error!r}")
+                pause = LONGEST_PAUSE
 
     def _poll(self, watched: dict[str, Watched]) -> None:
         begun = time.monotonic()
@@ -135,6 +144,7 @@ class Observer:
     def _say(self, watched: dict[str, Watched], error: str) -> None:
         """Tell everybody when Slurm stops answering, and when it answers again."""
         if bool(error) != bool(self.error):
+            log.warning("Slurm does not answer: %s", error) if error else log.info("Slurm answers again")
             for job in watched.values():
                 self._tell(job.key)
         self.error = error

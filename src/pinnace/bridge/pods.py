@@ -8,12 +8,16 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.placement import HEAD_TAINT, RUN_AS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pinnace.bridge.slurmjob import Job, Object
 
 LABEL = "pinnace.dev/slurmjob"
+# Where every pod is a job of its own, these are none: they run on the head.
+TOLERATED = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
 # Every file of the patterns from where it was left off, until the mark is there; then to the end. Ends like the job.
 FOLLOW = """
 mark=$1; shift; IFS=; last=
@@ -85,6 +89,7 @@ def pod(job: Job, name: str, container: Object, volumes: list[Object]) -> Object
             "name": name,
             "namespace": job.namespace,
             "labels": {LABEL: job.name[:63]},
+            "annotations": {RUN_AS: "node"},
             "ownerReferences": [job.owner()],
         },
         "spec": {
@@ -92,6 +97,7 @@ def pod(job: Job, name: str, container: Object, volumes: list[Object]) -> Object
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 0,
+            "tolerations": TOLERATED,
             "containers": [{**container, "imagePullPolicy": "IfNotPresent", "resources": small}],
             "volumes": volumes,
         },

@@ -40,21 +40,22 @@ class Predecessors:
         child = bridgejob.child_name(name) if resource is BRIDGEJOB else wlm.child_name(body)
         return f"{body['metadata']['namespace']}/{child}"
 
-    def step(self, resource: Resource, body: Object, child: Job | None) -> None:
+    def step(self, resource: Resource, body: Object, child: Job | None) -> float | None:
+        """Seconds until it should be looked at again: somebody may write into a BridgeJob's ConfigMap at any time."""
         if "deletionTimestamp" in body["metadata"]:
-            return  # the garbage collector deletes what it owns
+            return None  # the garbage collector deletes what it owns
         try:
             spec = bridgejob.spec_of(body) if resource is BRIDGEJOB else wlm.spec_of(body, self._known_features())
         except (UsageError, ValueError, TypeError, AttributeError) as error:
             self._fail(resource, body, str(error))
-            return
+            return None
         if child is None:
             if ENDED & set((body.get("status") or {}).values()):
-                return  # its SlurmJob was deleted afterwards
+                return None  # its SlurmJob was deleted afterwards
             self._create(resource, body, spec)
         elif child.metadata.get("ownerReferences", [{}])[0].get("uid") != body["metadata"]["uid"]:
             self._fail(resource, body, f"there is another SlurmJob called {child.name}")
-            return
+            return None
         elif spec.get("cancel") and not child.spec.get("cancel"):
             self._api().patch(child.path(), {"spec": {"cancel": True}})
         if resource is BRIDGEJOB:
@@ -62,6 +63,8 @@ class Predecessors:
         if child:
             of = bridgejob.status_of if resource is BRIDGEJOB else wlm.status_of
             self._write_status(resource, body, of(child))
+        ended = child is not None and child.finished
+        return float(spec["updateIntervalSeconds"]) if resource is BRIDGEJOB and not ended else None
 
     def _create(self, resource: Resource, body: Object, spec: Object) -> None:
         namespace, name = self.child_key(resource, body).split("/")

@@ -97,7 +97,10 @@ class Reconciler:
         return self._api_of_thread()
 
     def step(self, job: Job) -> float | None:
-        """Do what is to be done for a job now. Seconds until it should be looked at again; None: when it changes."""
+        """Do what is to be done for a job now. Seconds until it should be looked at again; None: when it changes.
+
+        What may pass is raised when it has been said, to be tried again later each time.
+        """
         try:
             if job.deleted:
                 self._release(job)
@@ -111,7 +114,7 @@ class Reconciler:
             return wait.seconds
         except UnreachableError as error:
             self._condition(job, "Reachable", "False", "Unreachable", error.message)
-            return LATER
+            raise
         return None
 
     # --- before Slurm knows it ----------------------------------------------------------------------------------
@@ -214,22 +217,21 @@ class Reconciler:
         given.setdefault("--output", DEFAULT_OUTPUT["--array" in given])
         environment = staging.environment_of(self.api, job)
         arguments = tuple(job.spec.get("arguments", ()))
+        if not backend.files:
+            script = staging.carrying(self.api, job, script)
         return Submission(tag=job.tag, script=script, arguments=arguments, options=given, environment=environment)
 
     def _staged(self, job: Job, backend: Backend, directory: str) -> bool:
         """Whether the job's directory is as the job wants it; brings about that it will be."""
-        entries = job.spec.get("inputs", ())
         if not backend.files:
-            if entries:
-                raise staging.StagingError("this bridge does not see the files of that cluster, so it has no inputs")
-            return True
+            return True  # the job does it
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise staging.StagingError(f"working directory: {error}") from error
         if job.intent:  # it was, before it was to be submitted
             return True
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(job.spec.get("inputs", ())):
             staging.inside(Path(directory), entry["to"])
             if "volume" in entry:
                 target = str(Path(directory) / entry["to"])
@@ -251,16 +253,20 @@ class Reconciler:
             else None
             for name in ("--output", "--error")
         )
+        conditions = with_condition(job.conditions, "Submitted", "True", "Submitted", f"job {number}")
+        if unseen := self._helpers.why_no_logs(job, backend):
+            conditions = with_condition(conditions, "Logs", "False", "Unseen", f"output is in {output}: {unseen}")
         patch: Object = {
             "attempt": job.attempt,
             "jobID": number,
             "state": str(JobState.PENDING),
             "reason": None,
             "message": None,
+            "user": backend.user,
             "workingDirectory": given["--chdir"],
             "stdout": output,
             "stderr": error,
-            "conditions": with_condition(job, "Submitted", "True", "Submitted", f"job {number}"),
+            "conditions": conditions,
         }
         self._patch(job, patch)
         self._helpers.forget(job, backend)
@@ -288,8 +294,8 @@ class Reconciler:
             return
         job = self._patch(job, observed(reports))
         self._wishes(job, connection.backend, number, reports)
-        if "startTime" in job.status:
-            self._helpers.follow(job, connection.backend)
+        if "startTime" in job.status and (refusal := self._helpers.follow(job, connection.backend)):
+            self._condition(job, "Logs", "False", "Refused", refusal)
 
     def _wishes(self, job: Job, backend: Backend, number: int, reports: Sequence[Report]) -> None:
         """Bring about what the spec wants of a job that is under way."""
@@ -322,7 +328,9 @@ class Reconciler:
         job = self._patch(job, status)
         if not succeeded and not job.spec.get("cancel") and job.attempt <= job.spec.get("retries", 0):
             connection.observer.forget(job.tag)
-            conditions = with_condition(job, "Retrying", "True", str(status["state"]), f"attempt {job.attempt} failed")
+            conditions = with_condition(
+                job.conditions, "Retrying", "True", str(status["state"]), f"attempt {job.attempt} failed"
+            )
             empty = dict.fromkeys(("jobID", "startTime", "endTime", "exitCode", "signal", "exit", "nodes", "usage"))
             self._patch(job, {**empty, "attempt": job.attempt + 1, "state": "RETRYING", "conditions": conditions})
             return
@@ -331,7 +339,8 @@ class Reconciler:
             job, failure = self._collect(job, connection.backend)
             if failure and succeeded:
                 succeeded, reason, message = False, "ResultsMissing", failure
-        self._helpers.end(job, connection.backend, exit_of(final))
+        if refusal := self._helpers.end(job, connection.backend, exit_of(final)):
+            job = self._condition(job, "Logs", "False", "Refused", refusal)
         connection.observer.forget(job.tag)
         self._finish(job, succeeded=succeeded, reason=reason, message=message)
 
@@ -339,17 +348,12 @@ class Reconciler:
 
     def _collect(self, job: Job, backend: Backend) -> tuple[Job, str]:
         """Bring the results home. What went wrong, for good."""
-        directory, failure = Path(job.status.get("workingDirectory", "")), ""
+        failure = ""
         try:
-            if not backend.files or not directory.is_absolute():
-                raise staging.StagingError("this bridge does not see the files of that job")
-            for number, entry in enumerate(job.spec["results"]):
-                if "volume" in entry:
-                    what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
-                    to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
-                    if not self._helpers.copied(job, f"{job.name}-result-{number}", to_volume):
-                        raise Waiting(SOON)
-            staging.collect(self.api, job, directory)
+            if backend.files:
+                self._collect_files(job, Path(job.status.get("workingDirectory", "")))
+            else:
+                staging.check_carried(self.api, job)
         except (S3PassingError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
             raise Waiting(LATER) from error
@@ -357,6 +361,19 @@ class Reconciler:
             failure = error.message
         reason = "Failed" if failure else "Collected"
         return self._condition(job, "Collected", str(not failure), reason, failure), failure
+
+    def _collect_files(self, job: Job, directory: Path) -> None:
+        if not directory.is_absolute():
+            raise staging.StagingError("it is not known where the job ran")
+        for number, entry in enumerate(job.spec["results"]):
+            if "volume" in entry:
+                what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
+                to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
+                pod = f"{job.name}-result-{number}"
+                if not self._helpers.copied(job, pod, to_volume):
+                    self._condition(job, "Collected", "False", "Copying", f"pod {pod} is to copy {entry['from']}")
+                    raise Waiting(SOON)
+        staging.collect(self.api, job, directory)
 
     def _afterwards(self, job: Job) -> None:
         if FINALIZER in job.metadata.get("finalizers", ()):
@@ -414,7 +431,7 @@ class Reconciler:
         patch: Object = {
             "completionTime": now(),
             "message": message or None,
-            "conditions": with_condition(job, kind, "True", reason, message),
+            "conditions": with_condition(job.conditions, kind, "True", reason, message),
         }
         if state:
             patch |= {"state": state, "reason": reason}
@@ -422,7 +439,7 @@ class Reconciler:
         self._patch(job, patch)
 
     def _condition(self, job: Job, kind: str, status: str, reason: str, message: str = "") -> Job:
-        return self._patch(job, {"conditions": with_condition(job, kind, status, reason, message)})
+        return self._patch(job, {"conditions": with_condition(job.conditions, kind, status, reason, message)})
 
     def _patch(self, job: Job, status: Object) -> Job:
         """Write what of a status is not so already."""

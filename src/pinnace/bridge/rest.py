@@ -11,20 +11,19 @@ import base64
 import contextlib
 import http.client
 import json
-import shlex
 import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pinnace.bridge import options
-from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, tag_in, words_of
+from pinnace.bridge import options, wrapping
+from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, own_directory, tag_in, words_of
 from pinnace.errors import SlurmError
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pinnace.bridge.backend import Submission
 
@@ -45,15 +44,19 @@ class Rest:
         self._url, self.user, self._token, self._directory = base_url(url), user, token, directory
         self.files = files
         self._version = ""
+        self._silent = (0.0, "")  # until when it is not asked again, and why
 
     def directory(self) -> str:
-        return self._directory or "/tmp"  # noqa: S108 - where slurmd would put it anyway
+        elsewhere = own_directory() if self.files else "/tmp"  # noqa: S108 - where slurmd would put it anyway
+        return self._directory or elsewhere
 
     # --- the interface ------------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission) -> int:
         job = properties(submission, self.version())
-        script = with_arguments(submission.script, submission.arguments)
+        script = submission.script
+        if submission.arguments:  # slurmrestd has a field for them, of which that of 22.05 dies
+            script = wrapping.wrapped(script, submission.arguments)
         answer = self._ask("POST", "slurm", "job/submit", {"script": script, "job": job})
         return int(number(answer.get("job_id")) or answer["result"]["job_id"])
 
@@ -101,11 +104,12 @@ class Rest:
     def version(self) -> str:
         """The newest version of the interface that both sides know."""
         if not self._version:
-            paths = self._request("GET", "/openapi/v3")["paths"]
+            paths = self._request("GET", "/openapi/v3").get("paths", ())
             offered = {path.split("/")[2] for path in paths if path.startswith("/slurm/")}
             common = [version for version in KNOWN if version in offered]
             if not common:
-                raise SlurmError(f"slurmrestd offers {', '.join(sorted(offered))}, of which none is known here")
+                offer = ", ".join(sorted(offered)) or "nothing"
+                raise SlurmError(f"slurmrestd at {self._url} offers {offer}, of which none is known here")
             self._version = common[-1]
         return self._version
 
@@ -119,6 +123,9 @@ class Rest:
 
     def _request(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         self._check_token()
+        begun = time.monotonic()
+        if begun < self._silent[0]:
+            raise UnreachableError(self._silent[1])
         headers = {
             "X-SLURM-USER-NAME": self.user,
             "X-SLURM-USER-TOKEN": self._token,
@@ -131,7 +138,11 @@ class Rest:
             response = connection.getresponse()
             status, data = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"slurmrestd at {self._url}: {error or type(error).__name__}") from error
+            message = f"slurmrestd at {self._url}: {error or type(error).__name__}"
+            # One that hangs must not keep us from the others for long.
+            clock = time.monotonic()
+            self._silent = (clock + 2 * (clock - begun), message)
+            raise UnreachableError(message) from error
         finally:
             connection.close()
         return self._judge(status, data)
@@ -141,6 +152,8 @@ class Rest:
             answer = json.loads(data)
         except ValueError:
             answer = {}
+        if not isinstance(answer, dict):
+            raise SlurmError(f"{self._url} does not answer like slurmrestd")
         errors = answer.get("errors") or ()
         said = "; ".join(words_of(error) for error in errors)
         if status < 400 and not said:
@@ -243,19 +256,6 @@ def properties(submission: Submission, version: str) -> dict[str, Any]:
         if "nodes" in given:
             given["nodes"] = submission.options["--nodes"]
     return given
-
-
-def with_arguments(script: str, arguments: Sequence[str]) -> str:
-    """A script that calls itself with arguments. slurmrestd has a field for them, of which that of 22.05 dies."""
-    if not arguments:
-        return script
-    text = base64.encodebytes(script.encode()).decode()
-    return (
-        "#!/bin/sh\n"
-        "script=$(mktemp) || exit 1\ntrap 'rm -f \"$script\"' EXIT\n"
-        f"base64 -d >\"$script\" <<'END'\n{text}END\n"
-        f'chmod 700 "$script"\n"$script" {shlex.join(arguments)}\n'
-    )
 
 
 def parse_job(job: dict[str, Any]) -> Report:

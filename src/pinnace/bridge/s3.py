@@ -5,6 +5,8 @@ The client library comes with ``pip install pinnace[s3]``; without it everything
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError, UsageError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     import minio
 
 LIMIT = 30.0  # seconds for an answer
+SIGNED = dt.timedelta(days=7)  # no longer is allowed
 REFUSALS = {"NoSuchBucket", "NoSuchKey", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 
@@ -71,13 +74,48 @@ class S3:
     def upload(self, path: Path, key: str) -> None:
         """The bucket is made if there is none, as Bridge Operator did."""
         try:
-            if not self._client.bucket_exists(self._bucket):
-                self._client.make_bucket(self._bucket)
+            self._make_bucket()
             self._client.fput_object(self._bucket, key, str(path))
         except self._errors as error:
             raise self._said(error, key) from error
 
+    def address_to_get(self, key: str) -> str:
+        """Of an object that is there, for somebody who has no credentials."""
+        try:
+            self._client.stat_object(self._bucket, key)
+            return self._client.get_presigned_url("GET", self._bucket, key, expires=SIGNED)
+        except self._errors as error:
+            raise self._said(error, key) from error
+
+    def address_to_put(self, key: str) -> str:
+        try:
+            self._make_bucket()
+            return self._client.get_presigned_url("PUT", self._bucket, key, expires=SIGNED)
+        except self._errors as error:
+            raise self._said(error, key) from error
+
+    def written(self, key: str) -> float:
+        """When an object was written, by the clock of S3."""
+        try:
+            found = self._client.stat_object(self._bucket, key).last_modified
+            return found.timestamp() if found else 0.0
+        except self._errors as error:
+            raise self._said(error, key) from error
+
+    def _make_bucket(self) -> None:
+        if not self._client.bucket_exists(self._bucket):
+            self._client.make_bucket(self._bucket)
+
     def _said(self, error: Exception, key: str) -> S3Error:
-        code = getattr(error, "code", "")
-        message = f"S3 {self._bucket}/{key}: {code or type(error).__name__}: {getattr(error, 'message', '') or error}"
+        code, words = said_by(error)
+        message = f"S3 {self._bucket}/{key}: {code or type(error).__name__}: {words}"
         return S3Error(message) if code in REFUSALS or isinstance(error, ValueError) else S3PassingError(message)
+
+
+def said_by(error: Exception) -> tuple[str, str]:
+    """S3's code and words. The library does not read them if the answer's type is not the one that it expects."""
+    text = str(error)
+    code, words = (re.search(f"<{name}>(.*?)</{name}>", text) for name in ("Code", "Message"))
+    if code:
+        return code[1], words[1] if words else "no more is said"
+    return str(getattr(error, "code", "")), str(getattr(error, "message", "") or text)

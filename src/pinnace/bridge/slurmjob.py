@@ -98,11 +98,12 @@ class Job:
         return self.finished and self.condition("Complete") == "True"
 
     @property
-    def is_array(self) -> bool:
-        return "tasks" in self.status
+    def conditions(self) -> list[Object]:
+        found: list[Object] = self.status.get("conditions", [])
+        return found
 
     def condition(self, kind: str) -> str:
-        found = (c["status"] for c in self.status.get("conditions", ()) if c["type"] == kind)
+        found = (condition["status"] for condition in self.conditions if condition["type"] == kind)
         return next(found, "Unknown")
 
     def path(self, part: str = "") -> str:
@@ -132,9 +133,11 @@ def now() -> str:
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def with_condition(job: Job, kind: str, status: str, reason: str, message: str = "") -> list[Object]:
-    """The conditions of a job with one of them changed; its time only if its status has changed."""
-    known = [dict(condition) for condition in job.status.get("conditions", ())]
+def with_condition(
+    conditions: Sequence[Object], kind: str, status: str, reason: str, message: str = ""
+) -> list[Object]:
+    """Conditions with one of them changed; its time only if its status has changed."""
+    known = [dict(condition) for condition in conditions]
     new = {"type": kind, "status": status, "reason": reason, "message": message[:1024], "lastTransitionTime": now()}
     for condition in known:
         if condition["type"] == kind:

@@ -13,7 +13,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.s3 import S3
+from pinnace.bridge import wrapping
+from pinnace.bridge.s3 import S3, S3Error, S3PassingError
+from pinnace.bridge.slurmjob import seconds_of
 from pinnace.bridge.slurms import MissingError, data_of, secret_data
 from pinnace.errors import PinnaceError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pinnace.bridge.slurmjob import Job, Object
     from pinnace.controlplane.api import Api
 
+SKEW = 300.0  # seconds that clocks may differ
 PLURALS = {"configMap": "configmaps", "secret": "secrets"}
 
 
@@ -117,12 +120,64 @@ def stage(api: Api, job: Job, directory: Path) -> None:
             elif "from" in entry:
                 copy(Path(entry["from"]).expanduser(), path)
             else:
-                kind = next(kind for kind in ("text", *PLURALS) if kind in entry)
-                data = entry["text"].encode() if kind == "text" else key_of(api, job, kind, entry[kind])
                 path.touch(mode=0o600)
-                path.write_bytes(data)
+                path.write_bytes(content_of(api, job, entry))
         except OSError as error:
             raise StagingError(f"input {entry['to']}: {error}") from error
+
+
+def content_of(api: Api, job: Job, entry: dict[str, Any]) -> bytes:
+    """An input whose content Kubernetes has."""
+    kind = next(kind for kind in ("text", *PLURALS) if kind in entry)
+    return entry["text"].encode() if kind == "text" else key_of(api, job, kind, entry[kind])
+
+
+def carrying(api: Api, job: Job, script: str) -> str:
+    """A script that brings its inputs and takes its results itself, for where the bridge does not see its files."""
+    inputs, results = job.spec.get("inputs", ()), job.spec.get("results", ())
+    if any("volume" in entry for entry in (*inputs, *results)):
+        raise StagingError("this bridge does not see the files of that cluster, so volumes cannot be used")
+    before, after = [], []
+    for entry in inputs:
+        if "s3" in entry:
+            address = s3_of(api, job, entry["s3"]).address_to_get(entry["s3"]["key"])
+            before.append(wrapping.fetch(entry["to"], address))
+        elif "from" in entry:
+            before.append(wrapping.bring(entry["to"], entry["from"]))
+        else:
+            before.append(wrapping.put(entry["to"], content_of(api, job, entry)))
+    for entry in results:
+        if "s3" in entry:
+            address = s3_of(api, job, entry["s3"]).address_to_put(key_of_result(entry))
+            after.append(wrapping.store(entry["from"], address))
+        else:
+            after.append(wrapping.keep(entry["from"], entry["directory"]))
+    return wrapping.wrapped(script, before=before, after=after) if before or after else script
+
+
+def key_of_result(entry: dict[str, Any]) -> str:
+    """Of a file in S3, if it has a name and no pattern: only then the name is known before it is there."""
+    if set("*?[") & set(entry["from"]):
+        raise StagingError(
+            f"result {entry['from']}: a bridge that does not see the job's files takes no patterns to S3"
+        )
+    return "/".join(filter(None, (entry["s3"].get("prefix", "").strip("/"), entry["from"])))
+
+
+def check_carried(api: Api, job: Job) -> None:
+    """Whether the results that a job was to take to S3 itself are there."""
+    for entry in job.spec.get("results", ()):
+        if "s3" not in entry:
+            continue
+        key, begun = key_of_result(entry), seconds_of(job.status["submitTime"])
+        try:
+            fresh = s3_of(api, job, entry["s3"]).written(key) > begun - SKEW
+        except S3PassingError:
+            raise
+        except S3Error as error:
+            raise StagingError(f"{error.message}; the job's output may say why") from error
+        if not fresh:
+            raise StagingError(f"result {entry['from']} in S3 is older than the job, whose output may say why")
 
 
 def matches(directory: Path, pattern: str) -> list[Path]:

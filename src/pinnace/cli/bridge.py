@@ -98,7 +98,7 @@ def bridge(
     if not no_install:
         controller.install()
     if nodes:
-        show_partitions(controller.api, controller.slurms)
+        show_partitions(controller.api, controller.slurms, controller.leading)
     click.echo(f"the bridge is ready (process {os.getpid()})", err=True)
     controller.run()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pinnace.cli.naming import pick
-from pinnace.cluster.joining import joined, node_name
+from pinnace.cluster.joining import joined
 from pinnace.cluster.slurm_pod import Wish, manifest, wish
 from pinnace.cluster.workload import Workload, exit_code
 from pinnace.controlplane.access import Access
@@ -51,7 +52,8 @@ def pod(
     as_user = (os.getuid(), os.getgid()) if kubeconfig else None
     wanted = wish(os.environ, image=image, script=script, command=command, namespace=namespace, as_user=as_user)
     if kubeconfig:
-        sys.exit(_run(Access.from_file(kubeconfig), wanted, os.environ.get("SLURMD_NODENAME") or node_name(os.environ)))
+        host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        sys.exit(_run(Access.from_file(kubeconfig), wanted, host))
     cluster = pick(name)
     with joined(cluster) as node:
         code = _run(Access.from_file(cluster.kubeconfig), wanted, node)

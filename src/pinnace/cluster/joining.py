@@ -1,15 +1,14 @@
 """A host of another job as a node of a cluster that runs already, for as long as it is wanted.
 
-A node needs the cluster's directory and nothing else: it takes the next free index there, makes its certificate, and
-starts an agent. Its name has the job's number in it, because the host may be a node of the same cluster already.
+It joins as the provisioner's nodes do: it needs the cluster's directory and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,10 +18,9 @@ from typing import TYPE_CHECKING
 from pinnace.cluster.launching import agent_argv
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
-from pinnace.controlplane.pki import create_nodes
 from pinnace.errors import ClusterError
 from pinnace.node.linux import die_with_parent
-from pinnace.spec import ClusterSpec
+from pinnace.spec import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,35 +34,20 @@ POLL = 0.1
 
 
 def node_name(environment: Mapping[str, str]) -> str:
-    """Of this host in this job, and of this task if several of them share the host."""
+    """Of this host in this job. Not like those that the provisioner asks for: it would take it for one of them."""
     host = environment.get("SLURMD_NODENAME") or socket.gethostname()
-    task = environment.get("SLURM_LOCALID", "0")
+    task = environment.get("SLURM_PROCID", "0")
     return "-".join([host, environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]).lower()
-
-
-def claim_index(directory: Path) -> int:
-    """The first index that nobody has had; the file that says so is made at once or not at all."""
-    for index in itertools.count(1):
-        with contextlib.suppress(FileExistsError):
-            (directory / "nodes" / f"{index}.json").touch(mode=0o600, exist_ok=False)
-            return index
-    raise AssertionError("the numbers do not end")
 
 
 @contextlib.contextmanager
 def joined(cluster: Cluster) -> Iterator[str]:
-    """Be a node of a cluster; gives its name. Nothing of it stays."""
-    directory = cluster.directory.path
+    """Be a node of a cluster, for pods that tolerate it; gives its name. Nothing of it stays."""
+    directory, name = cluster.directory.path, node_name(os.environ)
     api = Api(cluster.kubeconfig)
-    name, index = node_name(os.environ), claim_index(directory)
-    spec = ClusterSpec.load(directory.resolve())
-    try:
-        create_nodes(spec.secrets, spec.ranges, [(index, name)])
-    except (ValueError, OSError) as error:
-        raise ClusterError(f"{cluster.name} has no place for another node: {error}") from error
     with (directory / "logs" / f"agent-{name}.log").open("ab") as log:
         agent = subprocess.Popen(
-            agent_argv(directory, "--index", str(index), "--name", name),
+            agent_argv(directory, "--join", "--as", name),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -73,6 +56,7 @@ def joined(cluster: Cluster) -> Iterator[str]:
         )
     try:
         _wait_ready(api, agent, name, directory / "logs" / f"agent-{name}.log")
+        api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
         yield name
     finally:
         agent.terminate()
@@ -83,6 +67,19 @@ def joined(cluster: Cluster) -> Iterator[str]:
             agent.wait()
         with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
             api.request("DELETE", f"/api/v1/nodes/{name}")
+        _remove(directory, name)
+
+
+def _remove(directory: Path, name: str) -> None:
+    """The files of a node that has ended, and if it did in order, its place. A provisioner may be faster."""
+    for file in (directory / "nodes").glob("[0-9]*.json"):
+        about = read_json(file)
+        if about and about.get("name") == name and ("ended" in about or "failed" in about):
+            file.with_suffix(".services.json").unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
+    for secret in (directory / "secrets").glob(f"node-{name}.*"):
+        secret.unlink(missing_ok=True)
+    shutil.rmtree(directory / "pods" / name, ignore_errors=True)
 
 
 def _wait_ready(api: Api, agent: subprocess.Popen[bytes], name: str, log: Path) -> None:

@@ -95,7 +95,8 @@ def manifest(wanted: Wish, node: str) -> dict[str, Any]:
         container["resources"] = {"limits": {"nvidia.com/gpu": wanted.gpus}}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "nodeSelector": {"kubernetes.io/hostname": node},
+        # A node of ours is this pod's alone, and nobody is to look for another.
+        **({"nodeSelector": {"kubernetes.io/hostname": node}} if wanted.as_user else {"nodeName": node}),
         "tolerations": TOLERATED,
         "terminationGracePeriodSeconds": 10,
         "enableServiceLinks": False,

@@ -1,6 +1,6 @@
 """The agent: turns the allocation that it runs in into a node of a cluster.
 
-    python -m pinnace.node.agent --cluster DIRECTORY [--index N --name NAME | --join [--pod NAMESPACE/NAME/UID]]
+    python -m pinnace.node.agent --cluster DIRECTORY [--index N --name NAME | --join [--as NAME] [--pod NS/NAME/UID]]
 
 It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
 node lives. It is the same on every node and in every model; the node with index 0 also has the control plane. A node
@@ -394,6 +394,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
     parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
+    parser.add_argument("--as", dest="known_as", help="the name of a node that joins; by default that of its job")
     parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
     parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
     parser.add_argument("--volumes", action="store_true", help="the pod has volumes that are claimed")
@@ -421,7 +422,7 @@ def main(argv: list[str]) -> int:
                 if came_too_late(spec, words.pod, turn):
                     say(f"other jobs had room for the pod {words.pod.name}")
                     return 0
-            name = arrival.node_name(os.environ)
+            name = words.known_as or arrival.node_name(os.environ)
             index = joining_index(spec, name)
             labels |= arrival.labels(os.environ, host)
             taints = arrival.taints(words.pod) if words.pod else ()
@@ -432,6 +433,7 @@ def main(argv: list[str]) -> int:
             name=name,
             scratch=scratch.make(scratch.base(os.environ), os.getuid()),
             share=allocated(os.environ),
+            joined=words.join,
             labels=labels,
             taints=taints,
             tenant=words.pod,

@@ -1,0 +1,59 @@
+"""An observer of a Slurm that answers what it should not."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import queue
+import socket
+import threading
+import time
+
+import pytest
+
+from pinnace.bridge.backend import UnreachableError
+from pinnace.bridge.observer import Observer, Watched
+from pinnace.bridge.rest import Rest
+
+
+class Odd(http.server.BaseHTTPRequestHandler):
+    """Offers the interface, and then answers with an empty object."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        offer: object = {"paths": {"/slurm/v0.0.38/jobs": {}}} if self.path.startswith("/openapi") else {}
+        self.wfile.write(json.dumps(offer).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        observer = Observer(Rest(f"http://127.0.0.1:{server.server_port}", "alice", "token"), told.put)
+        observer.watch(Watched(key="default/job", tag="tag", id=1, interval=0.1))
+        assert told.get(timeout=60) == "default/job"
+        server.shutdown()
+    deadline = time.monotonic() + 60
+    while not observer.error and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "not understood" in observer.error
+    assert "KeyError" in capsys.readouterr().err
+    observer.forget("tag")
+
+
+def test_one_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinnace.bridge.rest.LIMIT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend = Rest(f"http://127.0.0.1:{silent.getsockname()[1]}", "alice", "token")
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match="timed out"):
+                backend.jobs()
+        silent.settimeout(5)
+        silent.accept()[0].close()
+        silent.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent.accept()  # the second time nobody was asked
