@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,11 +34,13 @@ from pinnace.network.handshake import HandshakeError, dial
 from pinnace.node import cache, checks, deadline, namespaces, scratch, tenancy
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
+from pinnace.node.ranks import launcher
+from pinnace.node.ranks import server as ranks
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
 from pinnace.node.wiring import look_in_sbin
 from pinnace.provisioner import provisioner_argv
-from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, Tenant, read_json, take_index, write_json
+from pinnace.spec import API_PORT, HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,6 +125,7 @@ class Agent:
             self.lease = lease_images(self.node)
             return self._run()
         finally:
+            shutil.rmtree(self.node.cluster.ranks(self.node.name), ignore_errors=True)
             scratch.remove(self.node.scratch)
             if self.lease:
                 cache.drop_unless_closed(self.lease)
@@ -144,6 +149,8 @@ class Agent:
         if node.is_head:
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
+        if node.tenant:
+            launcher.install(node.scratch)
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
         keeper, line = namespaces.start(
@@ -175,6 +182,7 @@ class Agent:
                 os.kill(agent, LEFT)
 
             helpers["tenant"] = lambda: tenancy.serve(node, left)
+            helpers["ranks"] = lambda: ranks.serve(node, keeper)
         try:
             self._wait(keeper, line, helpers, certificates)
             if node.tenant:
@@ -380,6 +388,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
     parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
     parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
+    parser.add_argument("--mpi-container", action="append", default=[], help="to be started by mpiexec (repeat)")
+    parser.add_argument("--mpi-flags", default="", help="for mpiexec")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
     words = parser.parse_args(argv)
     if words.stop:
@@ -412,6 +422,9 @@ def main(argv: list[str]) -> int:
             taints=taints,
             tenant=words.pod,
             images=tuple(words.image),
+            mpi=Mpi(containers=tuple(words.mpi_container), flags=tuple(shlex.split(words.mpi_flags)))
+            if words.mpi_container
+            else None,
         )
         return Agent(node).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:
