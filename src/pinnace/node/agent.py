@@ -123,6 +123,8 @@ class Agent:
     def run(self) -> int:
         try:
             self.lease = lease_images(self.node)
+            if self.node.tenant:
+                launcher.install(self.node.scratch)
             return self._run()
         finally:
             shutil.rmtree(self.node.cluster.ranks(self.node.name), ignore_errors=True)
@@ -149,8 +151,6 @@ class Agent:
         if node.is_head:
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
-        if node.tenant:
-            launcher.install(node.scratch)
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
         keeper, line = namespaces.start(
@@ -174,24 +174,27 @@ class Agent:
                 fork(lambda: self._watch_time(int(about["job"]), agent))
             if node.cluster.provisioning:
                 helpers["provisioner"] = self._provision
+        told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+        def left(code: int) -> None:
+            os.write(tell, bytes([code]))
+            os.kill(agent, LEFT)
+
         if node.tenant:
-            told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-            def left(code: int) -> None:
-                os.write(tell, bytes([code]))
-                os.kill(agent, LEFT)
-
             helpers["tenant"] = lambda: tenancy.serve(node, left)
             helpers["ranks"] = lambda: ranks.serve(node, keeper)
         try:
             self._wait(keeper, line, helpers, certificates)
-            if node.tenant:
-                with contextlib.suppress(BlockingIOError):
-                    return os.read(told, 1)[0]
-                return tenancy.EVICTED  # it was not asked: its head is gone
-            return 0
+            return self._exit_code(told) if node.tenant else 0
         finally:
             self._mark_ended()
+
+    @staticmethod
+    def _exit_code(told: int) -> int:
+        """The tenant's, if its helper has told us."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(told, 1)[0]
+        return tenancy.EVICTED  # it was not asked: its head is gone
 
     def _keeping(self) -> namespaces.Keeping:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
@@ -252,10 +255,21 @@ class Agent:
             if not tenants:
                 tell(END)
 
+        def dismiss() -> list[int]:
+            """Tell the helper that has started ranks on other hosts to clean up there. Gives it, while it does."""
+            for pid in [pid for pid, name in running.items() if name == "ranks"]:
+                running[pid] = ""  # not to be started again
+                os.kill(pid, ranks.END)
+            return [pid for pid, name in running.items() if not name]
+
+        def leave(*_: object) -> None:
+            tell(AT_ONCE)
+            dismiss()
+
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         signal.signal(ASKED, lambda *_: tell(END))
-        signal.signal(LEFT, lambda *_: tell(AT_ONCE))
+        signal.signal(LEFT, leave)
         running |= {fork(work): name for name, work in helpers.items()}
         while True:
             pid, status = os.wait()
@@ -264,6 +278,8 @@ class Agent:
                 if code:
                     words = namespaces.last_words(line)
                     raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
+                for helper in dismiss():
+                    os.waitpid(helper, 0)
                 return
             if pid == certificates and status:
                 raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")

@@ -7,11 +7,9 @@ exchanged. Ranks of a host share it; otherwise the kernel would not let them rea
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +60,15 @@ def exchange(number: int, own: int, asked: int) -> int:
 
 
 def exchanged(own: int, asked: int, last: int) -> str:
-    """The map of a world's ids to the node's 0 to ``last``, in which ``asked`` is called ``own``, and the reverse."""
-    pieces: list[tuple[int, int, int]] = [(own, asked, 1)]
+    """The map of a world's ids to the node's 0 to ``last``, in which ``asked`` is called ``own``, and the reverse.
+
+    No piece spans the node's root and its other users, which are apart on the host.
+    """
+    pieces = [(own, asked, 1)]
     if own <= last and own != asked:
         pieces.append((asked, own, 1))
-    begin = 0
-    for cut in sorted({asked, own}):
-        if begin < min(cut, last + 1):
-            pieces.append((begin, begin, min(cut, last + 1) - begin))
-        begin = cut + 1
-    if begin <= last:
-        pieces.append((begin, begin, last + 1 - begin))
-    return lines(pieces)
-
-
-def lines(pieces: Sequence[tuple[int, int, int]]) -> str:
+    bounds = [0, 1, *(bound for cut in sorted({own, asked}) for bound in (cut, cut + 1)), last + 1]
+    for begin, end in itertools.pairwise(sorted({bound for bound in bounds if bound <= last + 1})):
+        if begin not in {own, asked}:
+            pieces.append((begin, begin, end - begin))
     return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in pieces)

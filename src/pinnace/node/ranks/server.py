@@ -8,6 +8,7 @@ the cluster's directory, which is the user's alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -41,9 +42,16 @@ if TYPE_CHECKING:
 HELLO_LIMIT = 10.0  # seconds
 MAKE_LIMIT = 600.0  # seconds for a world, with the copy of its image
 STEP_LIMIT = 120  # seconds that Slurm may take to start the companions
+END = signal.SIGUSR1  # from the agent: the node ends
+END_LIMIT = 5.0  # seconds for companions to remove what they have made
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL, for an srun that nobody waits for
 # An mpirun's own daemons on other hosts come with `srun`, whatever else the image has: Open MPI, PRRTE, MPICH, Intel.
-BY_SRUN = {"OMPI_MCA_plm": "slurm", "PRTE_MCA_plm": "slurm", "HYDRA_LAUNCHER": "slurm", "I_MPI_HYDRA_BOOTSTRAP": "slurm"}
+BY_SRUN = {
+    "OMPI_MCA_plm": "slurm",
+    "PRTE_MCA_plm": "slurm",
+    "HYDRA_LAUNCHER": "slurm",
+    "I_MPI_HYDRA_BOOTSTRAP": "slurm",
+}
 PREFERRED = ("pmix", "pmi2")  # ways in which ranks find each other
 
 
@@ -66,18 +74,19 @@ class Request:
         return Path(self.argv[0]).name
 
 
-def read_request(pid: int, first: int) -> Request:
-    """From /proc: what a process was started with."""
+def read_request(pid: int, environment: int, first: int) -> Request:
+    """What a process was started with, from /proc. Its environment it has to open itself: others may not."""
     about = Path("/proc", str(pid))
 
-    def strings(name: str) -> list[str]:
-        return [os.fsdecode(word) for word in (about / name).read_bytes().split(b"\0")[:-1]]
+    def strings(content: bytes) -> list[str]:
+        return [os.fsdecode(word) for word in content.split(b"\0")[:-1]]
 
-    variables = (entry.partition("=") for entry in strings("environ"))
+    with open(environment, "rb", closefd=False) as file:
+        variables = [entry.partition("=") for entry in strings(file.read())]
     maps = (Path(f"/proc/{first}/{kind}").read_text() for kind in ("uid_map", "gid_map"))
     return Request(
         pid=pid,
-        argv=tuple(strings("cmdline")),
+        argv=tuple(strings((about / "cmdline").read_bytes())),
         environment={name: value for name, _, value in variables},
         directory=os.readlink(about / "cwd"),  # noqa: PTH115 - not a path of ours
         identity=identity((about / "status").read_text(), *maps),
@@ -85,8 +94,8 @@ def read_request(pid: int, first: int) -> Request:
 
 
 def step_argv(call: options.Call, task: Sequence[str], *, mpi: str | None, cpus: str | None) -> list[str]:
-    """Slurm's own srun, for the ranks. If one of them fails, the others end."""
-    defaults = {"kill-on-bad-exit": "1", "mpi": mpi, "cpus-per-task": cpus}
+    """Slurm's own srun, for the ranks."""
+    defaults = {"mpi": mpi, "cpus-per-task": cpus}
     given = [f"--{name}={value}" for name, value in defaults.items() if value and name not in call.names]
     return ["srun", "--overlap", *given, *call.argv(), "--", *task]
 
@@ -139,6 +148,12 @@ class Companions:
             with contextlib.suppress(OSError):
                 self._tell({"do": "end", "world": world})
 
+    def close(self) -> None:
+        if self.process and self.process.stdin:
+            self.process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_LIMIT)
+
     def _start(self) -> None:
         if self.process and self.process.poll() is None:
             return
@@ -185,7 +200,6 @@ class Server:
         self.environment = dict(os.environ)
         self.job = self.environment["SLURM_JOB_ID"]
         self.host = self.environment["SLURMD_NODENAME"]
-        self.hosts = Slurm().hostnames(self.environment["SLURM_JOB_NODELIST"])
         self.numbers = itertools.count()
         self.containers: dict[str, Container] = {}  # by world
         self.files = node.cluster.ranks(node.name)
@@ -195,9 +209,19 @@ class Server:
         log = node.cluster.logs(node.name) / "ranks.log"
         module = [sys.executable, "-m", "pinnace.node.ranks.companion"]
         self.here = Companions([*module, "--of", str(self.first)], self.environment, 1, log)
-        self.others = [host for host in self.hosts if host != self.host]
         self.there: Companions | None = None
         self.module, self.log = module, log
+
+    @functools.cached_property
+    def others(self) -> list[str]:
+        """The other hosts of the job."""
+        hosts = Slurm().hostnames(self.environment["SLURM_JOB_NODELIST"])
+        return [host for host in hosts if host != self.host]
+
+    def close(self) -> None:
+        """Let all companions remove what they have made."""
+        for companions in filter(None, (self.here, self.there)):
+            companions.close()
 
     def serve(self, listener: socket.socket) -> None:
         while True:
@@ -208,14 +232,15 @@ class Server:
         """One launcher, from its question to its end."""
         with line:
             line.settimeout(HELLO_LIMIT)
-            word, streams, _, _ = socket.recv_fds(line, 1, 3)
+            word, files, _, _ = socket.recv_fds(line, 1, 4)
             line.settimeout(None)
-            if not word or len(streams) < 3:
+            if not word or len(files) < 4:
                 return
+            streams = files[:3]
             code = 1
             try:
                 pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                request = read_request(pid, self.first)
+                request = read_request(pid, files[3], self.first)
                 code = self._launch(request, line, streams)
             except PinnaceError as error:
                 code = error.exit_code
@@ -223,8 +248,8 @@ class Server:
             except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
                 _write(streams[2], f"pinnace: ranks cannot be started: {error!r}\n")
             finally:
-                for stream in streams:
-                    os.close(stream)
+                for file in files:
+                    os.close(file)
             with contextlib.suppress(OSError):
                 line.send(bytes([code]))
 
@@ -374,7 +399,16 @@ def serve(node: NodeSpec, keeper: int) -> None:
     """For ever. Slurm's signals are for others; what we start shall heed them."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    Server(node, keeper).serve(listen(launcher.directory(node.scratch)))
+    server = Server(node, keeper)
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(3 * END_LIMIT))  # whatever a thread of ours may hold
+        server.close()
+        os._exit(0)
+
+    signal.signal(END, end)
+    server.serve(listen(launcher.directory(node.scratch)))
 
 
 def _pass_signals(line: socket.socket, process: subprocess.Popen[bytes]) -> None:

@@ -1,5 +1,5 @@
-/* What `srun`, `mpirun` and `mpiexec` are inside a container: hands its standard streams to the node's agent, which
- * knows from the kernel who asks and reads the rest in /proc; passes on signals; ends with the exit code it is told.
+/* What `srun`, `mpirun` and `mpiexec` are inside a container: hands its standard streams and its environment to the
+ * node's agent, which knows from the kernel who asks; passes on signals; ends with the exit code that it is told.
  *
  * It has to run in any image, so it uses nothing but the kernel. The programs beside this file are made of it by
  * `python -m pinnace.node.ranks.launcher`, for users who have no compiler.
@@ -10,7 +10,7 @@
 #define SOCKET "/run/pinnace/socket"
 #define FORWARDED (1 << 0 | 1 << 1 | 1 << 2 | 1 << 9 | 1 << 11 | 1 << 13 | 1 << 14) /* HUP INT QUIT USR1 USR2 ALRM TERM */
 
-enum { AF_UNIX = 1, SOCK_STREAM = 1, SOL_SOCKET = 1, SCM_RIGHTS = 1, SIG_BLOCK = 0, POLLIN = 1, MSG_NOSIGNAL = 0x4000 };
+enum { AT_FDCWD = -100, AF_UNIX = 1, SOCK_STREAM = 1, SOL_SOCKET = 1, SCM_RIGHTS = 1, SIG_BLOCK = 0, POLLIN = 1, MSG_NOSIGNAL = 0x4000 };
 
 static long call(long number, long a, long b, long c, long d, long e)
 {
@@ -50,8 +50,8 @@ void _start(void)
 {
 	static const struct { unsigned short family; char path[108]; } address =
 		{ AF_UNIX, SOCKET };
-	struct { unsigned long length; int level, type; int streams[4]; } rights =
-		{ 16 + 3 * sizeof(int), SOL_SOCKET, SCM_RIGHTS, { 0, 1, 2, 0 } };
+	struct { unsigned long length; int level, type; int files[4]; } rights =
+		{ sizeof(rights), SOL_SOCKET, SCM_RIGHTS, { 0, 1, 2, 0 } };
 	char word = 'r';
 	struct { void *base; unsigned long length; } piece = { &word, 1 };
 	struct {
@@ -62,11 +62,12 @@ void _start(void)
 	unsigned char about[128]; /* struct signalfd_siginfo */
 
 	call(__NR_rt_sigprocmask, SIG_BLOCK, (long)&forwarded, 0, sizeof(forwarded), 0);
+	rights.files[3] = call(__NR_openat, AT_FDCWD, (long)"/proc/self/environ", 0, 0, 0);
 	int node = call(__NR_socket, AF_UNIX, SOCK_STREAM, 0, 0, 0);
 	if (call(__NR_connect, node, (long)&address, sizeof(address), 0, 0) < 0)
 		FAIL("pinnace: the node that starts ranks does not answer\n");
 	if (call(__NR_sendmsg, node, (long)&message, MSG_NOSIGNAL, 0, 0) < 0)
-		FAIL("pinnace: one of the standard streams is closed\n");
+		FAIL("pinnace: one of the standard streams is closed, or /proc is not mounted\n");
 	int signals = call(__NR_signalfd4, -1, (long)&forwarded, sizeof(forwarded), 0, 0);
 	struct { int descriptor; short events, found; } watched[2] = { { node, POLLIN, 0 }, { signals, POLLIN, 0 } };
 	for (;;) {
