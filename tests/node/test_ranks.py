@@ -181,6 +181,11 @@ def test_a_rank_has_the_containers_environment_and_what_slurm_says() -> None:
     assert "PMIX_MCA_gds" not in environment(asked, {"SLURM_PROCID": "0"})
 
 
+def test_how_many_tasks_a_job_has() -> None:
+    assert launcher.tasks({"SLURM_TASKS_PER_NODE": "2(x3),1"}) == 7
+    assert launcher.tasks({}) == 1
+
+
 def test_mpirun_is_the_images_own(tmp_path: Path) -> None:
     (tmp_path / "mpirun").write_text("#!/bin/sh\n")
     (tmp_path / "mpirun").chmod(0o755)

@@ -235,7 +235,7 @@ def test_what_a_container_knows_is_nobody_elses_business(jobs: Kubectl, base: st
         assert all("hush-hush" in path.read_text() and path.stat().st_mode & 0o077 == 0 for path in files)
     finally:
         inside(jobs, "touch /enough", code=None)
-        process.wait(60)
+        process.communicate(timeout=60)
     assert not list((user.home / ".local/share/pinnace/clusters/ranks/ranks").rglob("*.json"))
 
 

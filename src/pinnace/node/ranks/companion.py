@@ -26,19 +26,32 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.network.handshake import HandshakeError, dial
 from pinnace.node import namespaces, scratch
-from pinnace.node.linux import CLONE_NEWNS, MNT_DETACH, MS_NODEV, MS_NOSUID, MS_REC, MS_SLAVE, mount, umount2, unshare
+from pinnace.node.linux import (
+    CLONE_NEWNS,
+    MNT_DETACH,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_REC,
+    MS_SLAVE,
+    die_with_parent,
+    mount,
+    umount2,
+    unshare,
+)
 from pinnace.node.one_user import pretend
 from pinnace.node.ranks import world
 from pinnace.node.ranks.container import Kind, Volume
 from pinnace.node.ranks.entering import become_root_of
 from pinnace.node.ranks.ids import Identity, exchanged
 from pinnace.node.ranks.launcher import INSIDE, NODE, PROC
+from pinnace.node.ranks.rank import host_name
 from pinnace.node.runtime import last_id
 from pinnace.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+COPY_LIMIT = 600.0  # seconds
 NAMES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions", "--xattrs",
           "--xattrs-include=user.overlay.*", "--delay-directory-restore")  # fmt: skip
@@ -54,7 +67,7 @@ class Companion:
     def __init__(self, memory: Path, proc: str) -> None:
         self.memory, self.proc = memory, proc
         self.own = (os.getuid(), os.getgid())
-        self.host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self.host = host_name(os.environ)
         self.names = {name: Path(name).read_bytes() for name in NAMES if Path(name).exists()}
         self.worlds: dict[str, tuple[int, socket.socket]] = {}
 
@@ -171,6 +184,13 @@ class OnOtherHost(Companion):
         self.directory, self.source = directory, source
         self.secret = (cluster.secrets / "link.key").read_bytes()
 
+    def prepare(self) -> None:
+        if os.fork() == 0:  # beside everything else: remove what was left here by those that were killed
+            die_with_parent(signal.SIGKILL)
+            scratch.sweep(self.directory.parent, self.own[0])
+            os._exit(0)
+        super().prepare()
+
     def close(self) -> None:
         super().close()
         umount2(str(self.memory), MNT_DETACH)
@@ -216,6 +236,7 @@ class OnOtherHost(Companion):
             done = subprocess.run(
                 [*UNPACK, "--directory", str(target)],
                 stdin=sock.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
+                timeout=COPY_LIMIT,
             )  # fmt: skip
         if done.returncode:
             raise CompanionError(f"the copy of {what} is not whole: {done.stderr.strip()[-500:]}")
@@ -245,6 +266,7 @@ def main(argv: list[str]) -> int:
     words = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o022)
     if words.of:
         here = OnFirstHost(Path("/run/pinnace/worlds"), PROC)
         become_root_of(words.of)

@@ -9,6 +9,7 @@ It must run in any image, and be there for users without a compiler; so what the
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -52,7 +53,7 @@ def binds(scratch: Path) -> dict[str, str]:
 
 def added(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, Any]:
     """What ``node.runtime`` adds to the node's containers."""
-    told = {"SLURM_NTASKS": "1"} | {name: environment[name] for name in TOLD if name in environment}
+    told = {"SLURM_NTASKS": str(tasks(environment))} | {name: environment[name] for name in TOLD if name in environment}
     before = [f"{BIN}/mpiexec", "-np", told["SLURM_NTASKS"], *node.mpi.flags] if node.mpi else []
     return {
         "mount": {"destination": INSIDE, "source": NODE, "type": "bind", "options": ["rbind", "ro"]},
@@ -60,6 +61,12 @@ def added(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, Any]:
         "environment": told,
         "before": dict.fromkeys(node.mpi.containers if node.mpi else (), before),
     }
+
+
+def tasks(environment: Mapping[str, str]) -> int:
+    """How many tasks a job has, where Slurm says only how many each host has, as in `2(x3),1`."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_TASKS_PER_NODE", "1"))
+    return sum(int(count) * int(times or 1) for count, times in counts)
 
 
 def install(scratch: Path) -> None:

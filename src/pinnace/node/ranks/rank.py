@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,11 @@ def environment(asked: Mapping[str, str], task: Mapping[str, str]) -> dict[str, 
     return own | given | (PMIX if "PMIX_RANK" in given else {})
 
 
+def host_name(task: Mapping[str, str]) -> str:
+    """What Slurm calls this host."""
+    return task.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def find(program: str, path: str) -> str | None:
     """A program as a shell would find it; but `mpirun` is the image's own, not the launcher of that name."""
     if "/" in program:
@@ -56,7 +62,7 @@ def find(program: str, path: str) -> str | None:
 
 def main(argv: list[str]) -> int:
     request: dict[str, Any] = json.loads(Path(argv[0]).read_text())
-    host = os.environ["SLURMD_NODENAME"]
+    host = host_name(os.environ)
     uid, gid = os.getuid(), os.getgid()
     identity = Identity.from_json(request["identity"])
     variables = environment(request["environment"], os.environ)

@@ -31,6 +31,7 @@ from pinnace.node.ranks import container as containers
 from pinnace.node.ranks import launcher, options
 from pinnace.node.ranks.entering import first_process
 from pinnace.node.ranks.ids import Identity, identity
+from pinnace.node.ranks.rank import host_name
 from pinnace.slurm.commands import Slurm, submission_environment
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Companions:
     def end(self, world: str) -> None:
         with self.lock:
             self.answers.pop(world, None)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, LaunchError):
                 self._tell({"do": "end", "world": world})
 
     def close(self) -> None:
@@ -179,9 +180,9 @@ class Companions:
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         for line in process.stdout:
-            said = json.loads(line)
-            if heard := self.answers.get(said["world"]):
-                heard.put(said)
+            with contextlib.suppress(ValueError, KeyError):  # not a companion's
+                said = json.loads(line)
+                self.answers[said["world"]].put(said)
         process.wait()
         for heard in list(self.answers.values()):
             heard.put({"error": self._last_words()})
@@ -199,7 +200,7 @@ class Server:
         self.first = first_process(keeper)
         self.environment = dict(os.environ)
         self.job = self.environment["SLURM_JOB_ID"]
-        self.host = self.environment["SLURMD_NODENAME"]
+        self.host = host_name(self.environment)
         self.numbers = itertools.count()
         self.containers: dict[str, Container] = {}  # by world
         self.files = node.cluster.ranks(node.name)
