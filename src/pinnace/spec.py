@@ -129,6 +129,10 @@ class ClusterSpec:
         """What the pods of a node said, where that has to outlive the node."""
         return self.directory / "pods" / node
 
+    def ranks(self, node: str) -> Path:
+        """What the ranks that a node starts on other hosts have to know, while they start (see ``node.ranks``)."""
+        return self.directory / "ranks" / node
+
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
@@ -160,11 +164,20 @@ class Tenant:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mpi:
+    """How the commands of some containers of a pod are to be started: by mpiexec, with these flags."""
+
+    containers: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeSpec:
     """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
 
     ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its tenant, fetched while the
-    kubelet starts; without ``volumes`` nobody here claims any.
+    kubelet starts; without ``volumes`` nobody here claims any. ``mpi`` are the words that go before the commands of
+    these of its containers (see ``provisioner.wishes.mpi_flags``).
     """
 
     cluster: ClusterSpec
@@ -178,6 +191,7 @@ class NodeSpec:
     tenant: Tenant | None = None
     images: tuple[str, ...] = ()
     volumes: bool = True
+    mpi: Mpi | None = None
 
     @property
     def address(self) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from pinnace.node.runtime import (
+    DEFAULT_PATH,
     PING,
     is_read_only,
     keeping_read_only,
     last_id,
+    with_environment,
     with_known_groups,
+    with_launcher,
     with_ping,
     without_cgroups,
+    wrapper_script,
 )
 
 
@@ -59,3 +63,40 @@ def test_a_terminal_has_no_group_that_the_node_does_not_know() -> None:
 
     assert with_known_groups(config("nosuid", "mode=0620", "gid=5"), 0) == config("nosuid", "mode=0620")
     assert with_known_groups(config("nosuid", "gid=5"), 65536) == config("nosuid", "gid=5")
+
+
+ADDED: dict[str, Any] = {
+    "mount": bind("/ranks", "ro"),
+    "path": "/run/pinnace/bin",
+    "environment": {"SLURM_NTASKS": "4"},
+    "before": {"main": ["mpiexec", "-np", "4"]},
+}
+
+
+def process(*environment: str) -> dict[str, Any]:
+    return {"args": ["program"], "env": [*environment]}
+
+
+def test_a_container_finds_the_launcher_first_and_keeps_its_own_variables() -> None:
+    assert with_environment(process("PATH=/bin", "SLURM_NTASKS=1", "A=b=c"), ADDED)["env"] == [
+        "SLURM_NTASKS=1",
+        "PATH=/run/pinnace/bin:/bin",
+        "A=b=c",
+    ]
+    assert f"PATH=/run/pinnace/bin:{DEFAULT_PATH}" in with_environment(process(), ADDED)["env"]
+
+
+def test_only_containers_that_are_named_are_started_by_mpiexec() -> None:
+    def config(name: str, kind: str = "container") -> dict[str, Any]:
+        about = {"io.kubernetes.cri.container-type": kind, "io.kubernetes.cri.container-name": name}
+        return {"annotations": about, "process": process(), "mounts": [bind("/data")]}
+
+    assert with_launcher(config("main"), ADDED)["process"]["args"] == ["mpiexec", "-np", "4", "program"]
+    assert with_launcher(config("side"), ADDED)["process"]["args"] == ["program"]
+    assert with_launcher(config("side"), ADDED)["mounts"] == [bind("/data"), bind("/ranks", "ro")]
+    assert with_launcher(config("", kind="sandbox"), ADDED) == config("", kind="sandbox")
+
+
+def test_only_where_there_is_a_launcher_does_exec_cost_a_python() -> None:
+    assert "--process" not in wrapper_script("python", "runc").replace('"$previous" = --process', "")
+    assert 'runtime.py --process "$process" /run/ranks.json' in wrapper_script("python", "runc", "/run/ranks.json")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from over.conftest import Kubectl
-from over.test_pods import IMAGE, LIMIT, manifest, wait_for_phase
+from over.podjobs import IMAGE, LIMIT, manifest, wait_for_phase
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from over.conftest import Kubectl
+from over.podjobs import LIMIT, events, flags, job_of, manifest, queue, status, wait_for_end, wait_for_phase
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.bed, pytest.mark.timeout(400)]
 
-LIMIT = 120.0
-IMAGE = "localhost/pinnace-test/busybox:1"
 DEPLOYMENT = """
 apiVersion: v1
 kind: Service
@@ -91,60 +90,6 @@ def jobs(alice: User) -> Iterator[Kubectl]:
     alice.pinnace("down", "jobs")
     comments = alice.run("squeue", "--me", "--noheader", "--format=%k").stdout
     assert "pinnace:jobs:" not in comments
-
-
-def manifest(name: str, command: list[str], **more: Any) -> str:
-    """A pod, as YAML that is JSON. ``metadata`` and ``resources`` go where they belong, the rest into its spec."""
-    metadata = {"name": name, **more.pop("metadata", {})}
-    container = {"name": "main", "image": more.pop("image", IMAGE), "command": command}
-    container["resources"] = more.pop("resources", {})
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **more}
-    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-
-
-def flags(text: str) -> dict[str, Any]:
-    return {"annotations": {"pinnace.dev/flags": text}}
-
-
-def status(jobs: Kubectl, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = jobs.json("get", "pod", name)["status"]
-    return found
-
-
-def wait_for_phase(jobs: Kubectl, name: str, *phases: str) -> dict[str, Any]:
-    wait_until(f"{name} to be {phases}", lambda: status(jobs, name)["phase"] in phases, limit=LIMIT, interval=0.5)
-    return status(jobs, name)
-
-
-def job_of(jobs: Kubectl, name: str) -> str:
-    """The number of a pod's job, once it has one."""
-
-    def number() -> str:
-        return str(jobs.json("get", "pod", name)["metadata"].get("annotations", {}).get("pinnace.dev/job", ""))
-
-    wait_until(f"a job for {name}", lambda: bool(number()), limit=LIMIT, interval=0.3)
-    return number()
-
-
-def wait_for_end(user: User, job: str) -> str:
-    """A job's state in accounting, once it has ended."""
-
-    def state() -> str:
-        return user.run("sacct", "-X", "--noheader", "--parsable2", "--format=State", "-j", job).stdout.strip()
-
-    live = ("", "PENDING", "RUNNING", "COMPLETING", "REQUEUED")
-    wait_until(f"the end of job {job}", lambda: state() not in live, limit=LIMIT, interval=0.5)
-    return state()
-
-
-def queue(user: User, job: str, form: str) -> str:
-    return user.run("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={form}").stdout.strip()
-
-
-def events(jobs: Kubectl, name: str) -> str:
-    return jobs(
-        "get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "jsonpath={.items[*].message}"
-    )
 
 
 def test_a_pod_is_a_job_and_its_log_and_exit_code_outlive_the_node(jobs: Kubectl) -> None:

@@ -132,3 +132,18 @@ def test_settings_are_checked() -> None:
     with pytest.raises(UsageError, match="max_jobs cannot be"):
         Settings.from_json({"max_jobs": "many"})
     assert Settings.from_json(PLAIN.to_json()) == PLAIN
+
+
+def test_containers_that_mpiexec_starts() -> None:
+    def script(*annotations: dict[str, str]) -> str:
+        own, *owners = [{"metadata": {"name": "x", "annotations": notes}, "kind": "Job"} for notes in annotations]
+        body = pod(annotations=own["metadata"]["annotations"])  # type: ignore[index]
+        return submission(body, owners, PLAIN, cluster="c", directory=Path("/d"), python="python").script
+
+    hpk = "slurm-job.hpk.io/mpi-flags"
+    assert "--mpi-container=main '--mpi-flags=--bind-to core'" in script({hpk: "--bind-to core"})
+    assert "--mpi-flags=-x" in script({}, {hpk: "-x"})
+    assert "mpi" not in script({hpk: "true"}, {})
+    assert "mpi" not in script({})
+    with pytest.raises(UsageError, match="No closing quotation"):
+        script({hpk: "'"})

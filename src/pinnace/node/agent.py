@@ -13,6 +13,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,11 +35,12 @@ from pinnace.network.handshake import HandshakeError, dial
 from pinnace.node import arrival, cache, checks, namespaces, scratch, turns
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.linux import die_with_parent
+from pinnace.node.ranks import launcher
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
 from pinnace.node.wiring import look_in_sbin
 from pinnace.provisioner import provisioner_argv
-from pinnace.spec import API_PORT, HEAD, ClusterSpec, NodeSpec, Share, Tenant, read_json, take_index, write_json
+from pinnace.spec import API_PORT, HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,6 +118,15 @@ def serve_tenant(node: NodeSpec, turn: turns.Turn, left: Callable[[int], None]) 
     tenancy.serve(node, turn, left)
 
 
+def serve_ranks(node: NodeSpec, keeper: int) -> None:
+    """Containers find the socket at once; what is behind it is loaded for the first who asks, and most never do."""
+    listener = launcher.listen(launcher.directory(node.scratch))
+    select.select([listener], [], [])
+    from pinnace.node.ranks import server  # noqa: PLC0415 - as above
+
+    server.serve(node, keeper, listener)
+
+
 def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: turns.Turn) -> bool:
     """Whether others have taken the pod while its node waited for its turn."""
     from pinnace.node import tenancy  # noqa: PLC0415 - as above
@@ -133,8 +146,11 @@ class Agent:
     def run(self) -> int:
         try:
             self.lease = lease_images(self.node)
+            if self.node.tenant:
+                launcher.install(self.node.scratch)
             return self._run()
         finally:
+            shutil.rmtree(self.node.cluster.ranks(self.node.name), ignore_errors=True)
             scratch.remove(self.node.scratch)
             if self.lease:
                 cache.drop_unless_closed(self.lease)
@@ -181,23 +197,27 @@ class Agent:
                 fork(lambda: self._watch_time(int(about["job"]), agent))
             if node.cluster.provisioning:
                 helpers["provisioner"] = self._provision
+        told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+        def left(code: int) -> None:
+            os.write(tell, bytes([code]))
+            os.kill(agent, LEFT)
+
         if node.tenant:
-            told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-            def left(code: int) -> None:
-                os.write(tell, bytes([code]))
-                os.kill(agent, LEFT)
-
             helpers["tenant"] = lambda: serve_tenant(node, self.turn, left)
+            helpers["ranks"] = lambda: serve_ranks(node, keeper)
         try:
             self._wait(keeper, line, helpers, certificates)
-            if node.tenant:
-                with contextlib.suppress(BlockingIOError):
-                    return os.read(told, 1)[0]
-                return arrival.EVICTED  # it was not asked: its head is gone
-            return 0
+            return self._exit_code(told) if node.tenant else 0
         finally:
             self._mark_ended()
+
+    @staticmethod
+    def _exit_code(told: int) -> int:
+        """The tenant's, if its helper has told us."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(told, 1)[0]
+        return arrival.EVICTED  # it was not asked: its head is gone
 
     def _keeping(self) -> namespaces.Keeping:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
@@ -258,10 +278,21 @@ class Agent:
             if not tenants:
                 tell(END)
 
+        def dismiss() -> list[int]:
+            """Tell the helper that has started ranks on other hosts to clean up there. Gives it, while it does."""
+            for pid in [pid for pid, name in running.items() if name == "ranks"]:
+                running[pid] = ""  # not to be started again
+                os.kill(pid, launcher.END)
+            return [pid for pid, name in running.items() if not name]
+
+        def leave(*_: object) -> None:
+            tell(AT_ONCE)
+            dismiss()
+
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         signal.signal(ASKED, lambda *_: tell(END))
-        signal.signal(LEFT, lambda *_: tell(AT_ONCE))
+        signal.signal(LEFT, leave)
         running |= {fork(work): name for name, work in helpers.items()}
         while True:
             pid, status = os.wait()
@@ -270,6 +301,8 @@ class Agent:
                 if code:
                     words = namespaces.last_words(line)
                     raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
+                for helper in dismiss():
+                    os.waitpid(helper, 0)
                 return
             if pid == certificates and status:
                 raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
@@ -398,6 +431,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
     parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
     parser.add_argument("--volumes", action="store_true", help="the pod has volumes that are claimed")
+    parser.add_argument("--mpi-container", action="append", default=[], help="to be started by mpiexec (repeat)")
+    parser.add_argument("--mpi-flags", default="", help="for mpiexec")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
     words = parser.parse_args(argv)
     if words.stop:
@@ -439,6 +474,9 @@ def main(argv: list[str]) -> int:
             tenant=words.pod,
             images=tuple(words.image),
             volumes=words.volumes or not words.pod,
+            mpi=Mpi(containers=tuple(words.mpi_container), flags=tuple(shlex.split(words.mpi_flags)))
+            if words.mpi_container
+            else None,
         )
         return Agent(node, turn).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:

@@ -23,6 +23,7 @@ from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
+from pinnace.node.ranks import launcher as ranks
 from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
@@ -94,7 +95,8 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        mount_node(self.node.scratch, self.node.cluster.binds, self.lease.containerd if self.lease else None)
+        binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.tenant else {})
+        mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
         sethostname(self.node.name)
 
     def _network(self) -> None:
@@ -118,7 +120,8 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        runtime = self.write("runc", wrapper_script(self.python, node.binary("runc")), 0o755)
+        added = self.write("ranks.json", json.dumps(ranks.added(node, os.environ))) if node.tenant else ""
+        runtime = self.write("runc", wrapper_script(self.python, node.binary("runc"), added), 0o755)
         cni = RUN / "cni"
         cni.mkdir()
         self.write("cni/10-pinnace.conflist", json.dumps(config.cni_conflist(node)))

@@ -14,13 +14,18 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
+MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_NOATIME = 0x400
+MS_NODIRATIME = 0x800
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_UNBINDABLE = 0x20000
 MS_SLAVE = 0x80000
+MS_RELATIME = 0x200000
 MNT_DETACH = 0x2
 
 PR_SET_PDEATHSIG = 1
@@ -40,6 +45,10 @@ def _check(result: int, call: str, *about: str) -> None:
 
 def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
+
+
+def setns(descriptor: int, kind: int) -> None:
+    _check(_libc.setns(descriptor, kind), "setns")
 
 
 def mount(source: str, target: str, filesystem: str = "", flags: int = 0, data: str = "") -> None:

@@ -17,20 +17,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PING = "net.ipv4.ping_group_range"
 
 
-def wrapper_script(python: str, runc: str) -> str:
-    """A shell script, because the shim calls the runtime a dozen times per container and Python is needed for one."""
-    here = shlex.quote(str(Path(__file__)))
+def wrapper_script(python: str, runc: str, added: str = "") -> str:
+    """A shell script, because the shim calls the runtime a dozen times per container and Python is needed for one.
+
+    ``added`` is a file with what all containers of the node shall have besides; then `kubectl exec` needs Python too.
+    """
+    edit = shlex.join([python, "-I", "-S", str(Path(__file__))])
+    file = shlex.quote(added)
+    also = f"""[ -n "$run" ] && {{ {edit} --process "$process" {file} || exit 1; }}\n""" if added else ""
     return f"""#!/bin/sh
 for word in "$@"; do
   [ "$previous" = --bundle ] && bundle=$word
+  [ "$previous" = --process ] && process=$word
   [ "$word" = create ] && create=1
+  [ "$word" = exec ] && run=1
   previous=$word
 done
-[ -n "$create" ] && {{ {shlex.quote(python)} -I -S {here} "$bundle" || exit 1; }}
-exec {shlex.quote(runc)} "$@"
+[ -n "$create" ] && {{ {edit} --bundle "$bundle" {file} || exit 1; }}
+{also}exec {shlex.quote(runc)} "$@"
 """
 
 
@@ -95,8 +103,38 @@ def is_read_only(path: str) -> bool:
         return False
 
 
+def with_environment(process: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """A process with a directory before all others on its PATH, and with variables that it does not have."""
+    variables = dict(entry.split("=", 1) for entry in process.get("env", ()))
+    variables = added["environment"] | variables
+    variables["PATH"] = f"{added['path']}:{variables.get('PATH', DEFAULT_PATH)}"
+    return process | {"env": [f"{name}={value}" for name, value in variables.items()]}
+
+
+def with_launcher(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """A container that can start ranks (see ``node.ranks``), or whose own command is started as ranks."""
+    about = config.get("annotations", {})
+    if about.get("io.kubernetes.cri.container-type") != "container":
+        return config
+    before = added["before"].get(about.get("io.kubernetes.cri.container-name"), [])
+    process = with_environment(config["process"], added)
+    process["args"] = [*before, *process["args"]]
+    return config | {"process": process, "mounts": [*config["mounts"], added["mount"]]}
+
+
+def main(what: str, name: str, file: str) -> None:
+    added = json.loads(Path(file).read_text()) if file else None
+    path = Path(name) / "config.json" if what == "--bundle" else Path(name)
+    about = json.loads(path.read_text())
+    if what == "--bundle":
+        bundle = keeping_read_only(without_cgroups(about), is_read_only)
+        last = last_id(Path("/proc/self/gid_map").read_text())
+        about = with_ping(with_known_groups(bundle, last), last)
+        about = with_launcher(about, added) if added else about
+    elif added:
+        about = with_environment(about, added)
+    path.write_text(json.dumps(about))
+
+
 if __name__ == "__main__":
-    path = Path(sys.argv[1]) / "config.json"
-    bundle = keeping_read_only(without_cgroups(json.loads(path.read_text())), is_read_only)
-    last = last_id(Path("/proc/self/gid_map").read_text())
-    path.write_text(json.dumps(with_ping(with_known_groups(bundle, last), last)))
+    main(*sys.argv[1:])

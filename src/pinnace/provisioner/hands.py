@@ -221,7 +221,7 @@ class Hands:
 
     def _remove_files(self, node: str) -> None:
         self._remove_secrets(node)
-        for directory in (self.spec.pod_logs(node), self.spec.logs(node)):
+        for directory in (self.spec.pod_logs(node), self.spec.logs(node), self.spec.ranks(node)):
             shutil.rmtree(directory, ignore_errors=True)
         (self.spec.directory / "logs" / f"{node}.log").unlink(missing_ok=True)
 

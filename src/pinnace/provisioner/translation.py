@@ -135,12 +135,25 @@ def submission(
     _, labels = selection(pod)
     agent = [python, "-m", "pinnace.node.agent", "--cluster", str(directory), "--join", "--pod", str(tenant_of(pod))]
     agent += [f"--image={name}" for name in local_images(pod)]
+    agent += mpi_words(pod, owners)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
     agent += ["--volumes"] if claim_names(pod) else []
     return Submission(
         options=[*flags.argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
         script=node_script(agent),
     )
+
+
+def mpi_words(pod: Object, owners: Sequence[Object]) -> list[str]:
+    """For the agent: which containers are started by mpiexec, and with which flags. The nearest word counts."""
+    words = (wishes.mpi_flags(thing["metadata"].get("annotations", {})) for thing in (pod, *owners))
+    given = next((text for text in words if text is not None), None)
+    if given is None:
+        return []
+    return [
+        *(f"--mpi-container={container['name']}" for container in pod["spec"]["containers"]),
+        f"--mpi-flags={given}",
+    ]
 
 
 def local_images(pod: Object) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from pinnace.errors import UsageError
@@ -51,9 +52,20 @@ def options(annotations: Mapping[str, str], *, also: frozenset[str] = frozenset(
     return found
 
 
-def mpi_flags(annotations: Mapping[str, str]) -> str:
-    """What is to be given to the launcher of ranks (see docs/pods-as-jobs.md)."""
-    return next((annotations[name] for name in reversed(MPI_FLAGS) if name in annotations), "")
+def mpi_flags(annotations: Mapping[str, str]) -> str | None:
+    """The flags of the mpiexec that is to start a pod's containers; None if none is.
+
+    As in KNoC and interLink, where any value puts `mpiexec -np $SLURM_NTASKS` and the flags before the command, but for
+    `true`, which does nothing.
+    """
+    given = next((annotations[name] for name in reversed(MPI_FLAGS) if name in annotations), None)
+    if given is None or given == "true":
+        return None
+    try:
+        shlex.split(given)
+    except ValueError as error:
+        raise UsageError(f"the mpi-flags {given!r} cannot be read: {error}") from error
+    return given
 
 
 def _slinky(annotations: Mapping[str, str]) -> Options:

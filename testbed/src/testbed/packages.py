@@ -33,6 +33,7 @@ PACKAGES = (
     "iperf3",
     "nftables",
     "libfaketime",  # a host whose clock is off
+    "libpmix-dev",  # what `srun --mpi=pmix` loads
     "procps",
     "python3",
     "python3-venv",

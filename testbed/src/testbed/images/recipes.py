@@ -234,6 +234,17 @@ STREAM = LayerRecipe(
 
 PYTHON = LayerRecipe(packages=("python3",), entries=(link("usr/bin/python", "python3"),))
 
+OPENMPI = LayerRecipe(
+    packages=("openmpi-bin", "python3-mpi4py"),
+    # Ranks on other hosts are started by Slurm.
+    exclude=("openssh-client",),
+    entries=(
+        link("usr/bin/mpirun", "orterun"),
+        link("usr/bin/mpiexec", "orterun"),
+        link("usr/lib/libpsm_infinipath.so.1", "libpsm1/libpsm_infinipath.so.1.16"),
+    ),
+)
+
 GRPC = LayerRecipe(
     packages=("python3-grpcio",),
     entries=(file("usr/local/bin/grpc-health", (SOURCES / "grpc-health").read_text(), mode=0o755),),
@@ -256,6 +267,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="fio", layers=(BASE, FIO), command=Command(entrypoint=("fio",), cmd=("--help",))),
         Recipe(name="stream", layers=(BASE, STREAM), command=Command(cmd=("stream",))),
         Recipe(name="python", layers=(BASE, PYTHON), command=Command(cmd=("python3",))),
+        Recipe(name="openmpi", layers=(BASE, PYTHON, OPENMPI), command=Command(cmd=("python3",))),
         Recipe(name="grpc", layers=(BASE, PYTHON, GRPC), command=Command(cmd=("grpc-health", "5000"))),
     )
 }
