@@ -272,7 +272,7 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
             "other",
             ["sh", "-c", f"id -u; srun python3 -c '{MEET}'"],
             image=IMAGE,
-            metadata=flags(TWO),
+            metadata=flags("--nodes=3 --ntasks-per-node=2"),
             securityContext={"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1234},
         ),
         "lacking": manifest(
@@ -286,7 +286,7 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
     said = {name: (wait_for_phase(jobs, name, "Succeeded", "Failed")["phase"], log_of(jobs, name)) for name in pods}
     assert said["once"] == ("Failed", "4\n")
     assert said["alone"] == ("Succeeded", "rank\nrank\n")
-    assert said["other"] == ("Succeeded", f"1000\n4 2 2 {jobs.user.uid}\n")
+    assert said["other"] == ("Succeeded", f"1000\n6 3 2 {jobs.user.uid}\n")
     assert said["lacking"][0] == "Failed"
     assert "mpiexec" in said["lacking"][1]
     assert "there is no such program in the image" in said["lacking"][1]
