@@ -66,3 +66,17 @@ def events(jobs: Kubectl, name: str) -> str:
     return jobs(
         "get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "jsonpath={.items[*].message}"
     )
+
+
+def log_of(jobs: Kubectl, name: str) -> str:
+    """What a pod said. Who asks in the moment in which its node ends may have to ask again (docs/limits.md)."""
+    words = ("kubectl", "--name", jobs.cluster, "logs", name)
+    said: list[str] = []
+
+    def ask() -> bool:
+        done = jobs.user.pinnace(*words, code=None)
+        said[:] = [done.stdout]
+        return done.returncode == 0
+
+    wait_until(f"the log of {name}", ask, limit=LIMIT, interval=0.5)
+    return said[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from over.conftest import Kubectl
-from over.podjobs import LIMIT, events, flags, job_of, manifest, queue, status, wait_for_end, wait_for_phase
+from over.podjobs import LIMIT, events, flags, job_of, log_of, manifest, queue, status, wait_for_end, wait_for_phase
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_a_service_in_front_of_jobs_and_exec_into_one(jobs: Kubectl) -> None:
     client = ["curl", "-s", "--retry", "20", "--retry-all-errors", "--retry-delay", "1", "http://web.default.svc/"]
     jobs.apply(manifest("client", client, image="localhost/pinnace-test/nettools:1"))
     wait_for_phase(jobs, "client", "Succeeded")
-    assert jobs("logs", "client").strip() == name
+    assert log_of(jobs, "client").strip() == name
     # scancel ends the pod, with the reason, and the Deployment makes another.
     jobs.user.run("scancel", job)
     ended = wait_for_phase(jobs, name, "Failed")
@@ -267,7 +267,7 @@ def test_a_volume_on_the_scratch_of_the_pods_own_node(jobs: Kubectl) -> None:
     body["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
     jobs.apply(json.dumps(body))
     wait_for_phase(jobs, "writer", "Succeeded")
-    assert jobs("logs", "writer") == "kept\n"
+    assert log_of(jobs, "writer") == "kept\n"
     jobs("delete", "pod/writer", "pvc/here")
 
 
@@ -302,6 +302,6 @@ def test_a_pod_at_its_time_limit_is_ended_in_order(jobs: Kubectl) -> None:
     )
     wait_for_phase(jobs, "late", "Failed")
     wait_until("Slurm's reason", lambda: status(jobs, "late")["reason"] == "SlurmTimeout", limit=LIMIT, interval=0.5)
-    assert jobs("logs", "late") == "told\n"
+    assert log_of(jobs, "late") == "told\n"
     assert status(jobs, "late")["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
     jobs("delete", "pod", "late")

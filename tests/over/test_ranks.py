@@ -13,7 +13,7 @@ import pytest
 
 from over.conftest import Kubectl
 from over.left import no_process
-from over.podjobs import LIMIT, flags, job_of, manifest, status, wait_for_end, wait_for_phase
+from over.podjobs import LIMIT, flags, job_of, log_of, manifest, status, wait_for_end, wait_for_phase
 from testbed.images import build_image
 from testbed.waiting import wait_until
 
@@ -143,10 +143,11 @@ def test_the_examples(jobs: Kubectl) -> None:
         jobs("apply", "-f", give_example(jobs.user, name))
     wait_for_phase(jobs, "pi", "Succeeded", "Failed")
     one = r"pi is 3\.14\d+ by (\d+) steps of 4 ranks on (\w+) \2 (\w+) \3\n"
-    assert re.fullmatch(one, jobs("logs", "pi")), jobs("logs", "pi")
+    log = log_of(jobs, "pi")
+    assert re.fullmatch(one, log), log
     jobs("wait", "--for=condition=complete", "job/sweep", "--timeout=240s", timeout=300)
     pods = [pod["metadata"]["name"] for pod in jobs.json("get", "pods", "-l", "job-name=sweep")["items"]]
-    said = [re.fullmatch(one, jobs("logs", pod)) for pod in pods]
+    said = [re.fullmatch(one, log_of(jobs, pod)) for pod in pods]
     assert sorted(match[1] for match in said if match) == ["1000", "2000", "3000", "4000"]
     for pod in pods:
         row = jobs.user.run("sacct", "-X", "-n", "-P", "--format=NNodes,State", "-j", job_of(jobs, pod)).stdout.strip()
@@ -271,7 +272,7 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
             "other",
             ["sh", "-c", f"id -u; srun python3 -c '{MEET}'"],
             image=IMAGE,
-            metadata=flags(TWO),
+            metadata=flags("--nodes=3 --ntasks-per-node=2"),
             securityContext={"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1234},
         ),
         "lacking": manifest(
@@ -282,10 +283,10 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
     }
     for body in pods.values():
         jobs.apply(body)
-    said = {name: (wait_for_phase(jobs, name, "Succeeded", "Failed")["phase"], jobs("logs", name)) for name in pods}
+    said = {name: (wait_for_phase(jobs, name, "Succeeded", "Failed")["phase"], log_of(jobs, name)) for name in pods}
     assert said["once"] == ("Failed", "4\n")
     assert said["alone"] == ("Succeeded", "rank\nrank\n")
-    assert said["other"] == ("Succeeded", f"1000\n4 2 2 {jobs.user.uid}\n")
+    assert said["other"] == ("Succeeded", f"1000\n6 3 2 {jobs.user.uid}\n")
     assert said["lacking"][0] == "Failed"
     assert "mpiexec" in said["lacking"][1]
     assert "there is no such program in the image" in said["lacking"][1]
@@ -299,8 +300,8 @@ def test_a_user_without_subordinate_ids(carol: User) -> None:
         jobs = Kubectl(user=carol, cluster="one-user")
         both = f"srun python3 -c '{MEET}'; mpirun python3 -c '{MEET}'"
         jobs.apply(manifest("meet", ["sh", "-c", both], image=IMAGE, metadata=flags(TWO)))
-        assert wait_for_phase(jobs, "meet", "Succeeded", "Failed")["phase"] == "Succeeded", jobs("logs", "meet")
-        assert jobs("logs", "meet") == f"4 2 2 {carol.uid}\n" * 2
+        phase = wait_for_phase(jobs, "meet", "Succeeded", "Failed")["phase"]
+        assert (phase, log_of(jobs, "meet")) == ("Succeeded", f"4 2 2 {carol.uid}\n" * 2)
     finally:
         carol.pinnace("down", "one-user")
     for host in ("n1", "n2", "n3"):
