@@ -78,6 +78,12 @@ def test_logs_are_live(bridged: Cluster) -> None:
     assert bridged.log("live") == "begun\ndone\n"
 
 
+def collected(cluster: Cluster, name: str) -> str:
+    """What is said of a job's results."""
+    condition = conditions(cluster.job(name).get("status", {})).get("Collected", {})
+    return str(condition.get("message", ""))
+
+
 def test_pods_that_a_quota_forbids_stop_no_job(bridged: Cluster) -> None:
     volume = {"hostPath": {"path": "/home/alice"}}
     none = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
@@ -85,14 +91,16 @@ def test_pods_that_a_quota_forbids_stop_no_job(bridged: Cluster) -> None:
     try:
         bridged.until("the quota", lambda: "hard" in bridged.get("quota", "none").get("status", {}))
         bridged.apply(
-            slurmjob("unheard", "true"), slurmjob("unkept", "true", results=[{"from": "*.out", "volume": volume}])
+            slurmjob("unheard", "true"),
+            slurmjob("unkept", "true", results=[{"from": "*.out", "volume": volume, "path": "kept"}]),
         )
         status = bridged.finished("unheard")
         assert status["state"] == "COMPLETED"
         assert "exceeded quota" in conditions(status)["Logs"]["message"]
-        assert "exceeded quota" in conditions(bridged.finished("unkept"))["Collected"]["message"]
+        bridged.until("the copy to wait", lambda: "exceeded quota" in collected(bridged, "unkept"))
     finally:
         bridged.kubectl("delete", "quota", "none")
+    assert conditions(bridged.finished("unkept"))["Collected"]["status"] == "True"
 
 
 def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
@@ -163,7 +171,7 @@ def test_deletion_ends_the_job_at_every_stage(bridged: Cluster) -> None:
     bridged.state("runs", "RUNNING")
     bridged.state("many", "RUNNING")
     bridged.state("stages", "STAGING")
-    bridged.until("the copy", lambda: "Collected" in conditions(bridged.job("collects")["status"]))
+    bridged.until("the copy", lambda: "is to copy" in collected(bridged, "collects"))
     bridged.finished("ended")
     names = ("waits", "stages", "pends", "runs", "many", "collects", "ended")
     uids = [bridged.job(name)["metadata"]["uid"] for name in names]
