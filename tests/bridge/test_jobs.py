@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from bridge.conftest import conditions, jobs_of, names_of, slurmjob
 
 if TYPE_CHECKING:
-    from bridge.conftest import Cluster
+    from bridge.conftest import Cluster, Object
 
 pytestmark = pytest.mark.bed
 
@@ -109,12 +108,20 @@ def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
         slurmjob("later", "true", suspend=True), slurmjob("held", loop), slurmjob("cancelled", "sleep 300"),
         slurmjob("queued", "true", options={"begin": "now+1hour"}),
     )  # fmt: skip
-    queued = bridged.state("queued", "PENDING")
-    assert queued["reason"] == "BeginTime"
+
+    def waits_for(reason: str) -> Object:
+        def found() -> Object | None:
+            status: Object = bridged.job("queued").get("status", {})
+            return status if status.get("reason") == reason else None
+
+        status: Object = bridged.until(reason, found)
+        return status
+
+    queued = waits_for("BeginTime")
     assert queued["expectedStart"] > queued["submitTime"]
     for suspended, reason in (("true", "JobHeldUser"), ("false", "BeginTime")):
         bridged.kubectl("patch", "slj", "queued", "--type=merge", "-p", f'{{"spec":{{"suspend":{suspended}}}}}')
-        bridged.until(reason, partial(lambda wanted: bridged.job("queued")["status"]["reason"] == wanted, reason))
+        waits_for(reason)
     bridged.state("later", "SUSPENDED")
     assert "jobID" not in bridged.job("later")["status"]
     directory = bridged.alice.home / bridged.state("held", "RUNNING")["workingDirectory"].removeprefix("/home/alice/")
