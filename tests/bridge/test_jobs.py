@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from bridge.conftest import conditions, jobs_of, names_of, slurmjob
 
 if TYPE_CHECKING:
-    from bridge.conftest import Cluster
+    from bridge.conftest import Cluster, Object
 
 pytestmark = pytest.mark.bed
 
@@ -78,6 +77,12 @@ def test_logs_are_live(bridged: Cluster) -> None:
     assert bridged.log("live") == "begun\ndone\n"
 
 
+def collected(cluster: Cluster, name: str) -> str:
+    """What is said of a job's results."""
+    condition = conditions(cluster.job(name).get("status", {})).get("Collected", {})
+    return str(condition.get("message", ""))
+
+
 def test_pods_that_a_quota_forbids_stop_no_job(bridged: Cluster) -> None:
     volume = {"hostPath": {"path": "/home/alice"}}
     none = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
@@ -85,14 +90,16 @@ def test_pods_that_a_quota_forbids_stop_no_job(bridged: Cluster) -> None:
     try:
         bridged.until("the quota", lambda: "hard" in bridged.get("quota", "none").get("status", {}))
         bridged.apply(
-            slurmjob("unheard", "true"), slurmjob("unkept", "true", results=[{"from": "*.out", "volume": volume}])
+            slurmjob("unheard", "true"),
+            slurmjob("unkept", "true", results=[{"from": "*.out", "volume": volume, "path": "kept"}]),
         )
         status = bridged.finished("unheard")
         assert status["state"] == "COMPLETED"
         assert "exceeded quota" in conditions(status)["Logs"]["message"]
-        assert "exceeded quota" in conditions(bridged.finished("unkept"))["Collected"]["message"]
+        bridged.until("the copy to wait", lambda: "exceeded quota" in collected(bridged, "unkept"))
     finally:
         bridged.kubectl("delete", "quota", "none")
+    assert conditions(bridged.finished("unkept"))["Collected"]["status"] == "True"
 
 
 def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
@@ -101,12 +108,20 @@ def test_suspend_cancel_and_time_to_live(bridged: Cluster) -> None:
         slurmjob("later", "true", suspend=True), slurmjob("held", loop), slurmjob("cancelled", "sleep 300"),
         slurmjob("queued", "true", options={"begin": "now+1hour"}),
     )  # fmt: skip
-    queued = bridged.state("queued", "PENDING")
-    assert queued["reason"] == "BeginTime"
+
+    def waits_for(reason: str) -> Object:
+        def found() -> Object | None:
+            status: Object = bridged.job("queued").get("status", {})
+            return status if status.get("reason") == reason else None
+
+        status: Object = bridged.until(reason, found)
+        return status
+
+    queued = waits_for("BeginTime")
     assert queued["expectedStart"] > queued["submitTime"]
     for suspended, reason in (("true", "JobHeldUser"), ("false", "BeginTime")):
         bridged.kubectl("patch", "slj", "queued", "--type=merge", "-p", f'{{"spec":{{"suspend":{suspended}}}}}')
-        bridged.until(reason, partial(lambda wanted: bridged.job("queued")["status"]["reason"] == wanted, reason))
+        waits_for(reason)
     bridged.state("later", "SUSPENDED")
     assert "jobID" not in bridged.job("later")["status"]
     directory = bridged.alice.home / bridged.state("held", "RUNNING")["workingDirectory"].removeprefix("/home/alice/")
@@ -163,7 +178,7 @@ def test_deletion_ends_the_job_at_every_stage(bridged: Cluster) -> None:
     bridged.state("runs", "RUNNING")
     bridged.state("many", "RUNNING")
     bridged.state("stages", "STAGING")
-    bridged.until("the copy", lambda: "Collected" in conditions(bridged.job("collects")["status"]))
+    bridged.until("the copy", lambda: "is to copy" in collected(bridged, "collects"))
     bridged.finished("ended")
     names = ("waits", "stages", "pends", "runs", "many", "collects", "ended")
     uids = [bridged.job(name)["metadata"]["uid"] for name in names]

@@ -66,7 +66,7 @@ def test_suspend_cancel_and_deletion(rest: Cluster) -> None:
     for suspended, reason in (("true", "JobHeldUser"), ("false", "Dependency")):
         for name in ("r-cancel", "r-queued"):
             rest.kubectl("patch", "slj", name, "--type=merge", "-p", f'{{"spec":{{"suspend":{suspended}}}}}')
-        rest.until(reason, partial(lambda wanted: rest.job("r-queued")["status"]["reason"] == wanted, reason))
+        rest.until(reason, partial(lambda wanted: rest.job("r-queued")["status"].get("reason") == wanted, reason))
     rest.until("it to go on", lambda: rest.alice.run("ls", directory).stdout.count("heard"))
     rest.kubectl("patch", "slj", "r-cancel", "--type=merge", "-p", '{"spec":{"cancel":true}}')
     number = str(rest.state("r-delete", "RUNNING")["jobID"])

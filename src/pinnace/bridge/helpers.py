@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pinnace.controlplane.api import Api
 
 COPYING = 600.0  # seconds for a pod that copies
+QUOTA = "exceeded quota"
 READING = 15.0  # seconds in which a pod has told what a job has left
 
 
@@ -31,12 +32,14 @@ class Helpers:
         self._api, self._image, self._most = api, image, most
         self._followed: dict[str, float] = {}  # uids of jobs that have one that follows, and until when it counts
 
-    def copied(self, job: Job, name: str, what: Object) -> bool:
-        """Let a pod copy. Whether it has."""
+    def copy(self, job: Job, name: str, what: Object) -> str:
+        """Let a pod copy. What it waits for; nothing if it has copied."""
         if not self._image:
             raise StagingError("volumes need the bridge's helper pods (`pinnace bridge --image`)")
         path = f"/api/v1/namespaces/{job.namespace}/pods"
         if refusal := self._refused(path, pods.copier(job, name, self._image, **what)):
+            if QUOTA in refusal:  # others may end
+                return f"pod {name}: {refusal}"
             raise StagingError(f"pod {name}: {refusal}")
         found = self._api().get(f"{path}/{name}")
         if job.uid not in {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}:
@@ -47,7 +50,7 @@ class Helpers:
             raise StagingError(f"pod {name}: {str(tail).strip()}")
         if phase != "Succeeded" and time.time() - seconds_of(found["metadata"]["creationTimestamp"]) > COPYING:
             raise StagingError(f"pod {name} has not ended after {COPYING:.0f} s: see `kubectl describe pod`")
-        return bool(phase == "Succeeded")
+        return "" if phase == "Succeeded" else f"pod {name} is to copy: {phase}"
 
     def forget(self, job: Job, backend: Backend) -> None:
         """Before a job begins, and when its object is gone."""

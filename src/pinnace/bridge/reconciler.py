@@ -132,8 +132,8 @@ class Reconciler:
         try:
             connection = self._slurms.of(job)
             submission = self._submission(job, connection.backend)
-            if not self._staged(job, connection.backend, submission.options["--chdir"]):
-                self._patch(job, {"state": "STAGING"})
+            if waiting := self._stage(job, connection.backend, submission.options["--chdir"]):
+                self._patch(job, {"state": "STAGING", "message": waiting})
                 raise Waiting(SOON)
             job = self._announce(job, submission.options["--job-name"])
             number = connection.backend.submit(depending(submission, native))
@@ -221,26 +221,26 @@ class Reconciler:
             script = staging.carrying(self.api, job, script)
         return Submission(tag=job.tag, script=script, arguments=arguments, options=given, environment=environment)
 
-    def _staged(self, job: Job, backend: Backend, directory: str) -> bool:
-        """Whether the job's directory is as the job wants it; brings about that it will be."""
+    def _stage(self, job: Job, backend: Backend, directory: str) -> str:
+        """Make the job's directory as the job wants it. What that waits for."""
         if not backend.files:
-            return True  # the job does it
+            return ""  # the job does it
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise staging.StagingError(f"working directory: {error}") from error
         if job.intent:  # it was, before it was to be submitted
-            return True
+            return ""
         for number, entry in enumerate(job.spec.get("inputs", ())):
             staging.inside(Path(directory), entry["to"])
             if "volume" in entry:
                 target = str(Path(directory) / entry["to"])
                 from_volume = {"directory": target, "entry": entry, "what": ["."], "out": False}
                 Path(target).mkdir(parents=True, exist_ok=True)
-                if not self._helpers.copied(job, f"{job.name}-input-{number}", from_volume):
-                    return False
+                if waiting := self._helpers.copy(job, f"{job.name}-input-{number}", from_volume):
+                    return waiting
         staging.stage(self.api, job, Path(directory))
-        return True
+        return ""
 
     def _submitted(self, job: Job, connection: Connection, submission: Submission, number: int) -> None:
         given, backend = submission.options, connection.backend
@@ -369,9 +369,8 @@ class Reconciler:
             if "volume" in entry:
                 what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
                 to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
-                pod = f"{job.name}-result-{number}"
-                if not self._helpers.copied(job, pod, to_volume):
-                    self._condition(job, "Collected", "False", "Copying", f"pod {pod} is to copy {entry['from']}")
+                if waiting := self._helpers.copy(job, f"{job.name}-result-{number}", to_volume):
+                    self._condition(job, "Collected", "False", "Copying", waiting)
                     raise Waiting(SOON)
         staging.collect(self.api, job, directory)
 
