@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.bridge import pods, staging
+from pinnace.bridge.slurmjob import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,3 +67,10 @@ def test_a_copier_copies_names_with_spaces(tmp_path: Path) -> None:
     subprocess.run(argv, check=True, timeout=30)
     assert (tmp_path / "to" / "there" / "a b").read_text() == "x"
     assert subprocess.run([*argv[:-1], "absent"], check=False, capture_output=True, timeout=30).returncode
+
+
+def test_helpers_are_no_jobs_where_every_pod_is_one() -> None:
+    body = {"metadata": {"name": "x", "namespace": "default", "uid": "u"}, "apiVersion": "a/v1", "kind": "SlurmJob"}
+    pod = pods.follower(Job(body), "image", ["/there/x.out"], "/home/alice/mark")
+    assert pod["metadata"]["annotations"] == {"pinnace.dev/run-as": "node"}
+    assert pod["spec"]["tolerations"] == [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]

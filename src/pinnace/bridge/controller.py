@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 WORKERS = 4
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
-ENDING = 20.0  # seconds for what is under way at the end
+ENDING = 5.0  # seconds for what is under way at the end: the API may have ended before us
+RELEASING = 2.0  # seconds to give the Leases back
 CRD_LIMIT = 60.0  # seconds until a new kind is served
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -160,8 +161,15 @@ class Controller:
             threading.Event().wait()
         finally:
             self._work.close()
-            for lease in self._leases:
-                lease.release()
+            self._release()
+
+    def _release(self) -> None:
+        threads = [threading.Thread(target=lease.release, daemon=True) for lease in self._leases]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + RELEASING
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _lead(self, namespace: str) -> None:
         lease = Lease(self.api, namespace)

@@ -19,8 +19,9 @@ LABEL = "pinnace.dev/slurmjob"
 # Where every pod is a job of its own, these are none: they run on the head.
 TOLERATED = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
 # Every file of the patterns from where it was left off, until the mark is there; then to the end. Ends like the job.
+# The first process of a container hears SIGTERM only if it says so.
 FOLLOW = """
-mark=$1; shift; IFS=; last=
+trap 'exit 143' TERM; mark=$1; shift; IFS=; last=
 while :; do
   over=; [ -e "$mark" ] && over=1
   for pattern in "$@"; do for file in $pattern; do
