@@ -120,6 +120,7 @@ def serve_tenant(node: NodeSpec, turn: turns.Turn, left: Callable[[int], None]) 
 
 def serve_ranks(node: NodeSpec, keeper: int) -> None:
     """Containers find the socket at once; what is behind it is loaded for the first who asks, and most never do."""
+    signal.signal(launcher.END, signal.SIG_DFL)
     listener = launcher.listen(launcher.directory(node.scratch))
     select.select([listener], [], [])
     from pinnace.node.ranks import server  # noqa: PLC0415 - as above
