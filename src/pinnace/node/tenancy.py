@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pinnace.spec import ClusterSpec, NodeSpec, Share, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
+AGAIN = 0.5  # seconds
 RETRY = 0.1  # seconds before the API is asked again
 CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
@@ -54,7 +55,9 @@ def serve(node: NodeSpec, turn: Turn, left: Callable[[int], None]) -> None:
     code = tenancy.run()
     _retire(tenancy.api, node)
     left(code)
-    threading.Event().wait()  # the agent ends us
+    while True:  # the agent ends us; until then the kubelet may say once more that its node is there
+        time.sleep(AGAIN)
+        _retire(tenancy.api, node)
 
 
 class Tenancy:
