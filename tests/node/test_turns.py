@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.node import turns
+from pinnace.node import scratch, turns
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+UID = os.getuid()
+
+
+def take(base: Path, places: int) -> turns.Turn:
+    return turns.take(scratch.make(base, UID), UID, places)
 
 
 @pytest.mark.parametrize(("cpus", "places"), [(1, 1), (2, 1), (3, 1), (64, 32)])
@@ -20,45 +26,45 @@ def test_half_of_the_cores_at_a_time(cpus: int, places: int) -> None:
 
 
 def test_who_comes_late_waits_until_a_turn_is_handed_on(tmp_path: Path) -> None:
-    first, second = (turns.take(tmp_path, os.getuid(), 2) for _ in range(2))
+    first, second = (take(tmp_path, 2) for _ in range(2))
     assert not first.waited
     assert not second.waited
     late: list[turns.Turn] = []
-    waiting = threading.Thread(target=lambda: late.append(turns.take(tmp_path, os.getuid(), 2)))
+    waiting = threading.Thread(target=lambda: late.append(take(tmp_path, 2)))
     waiting.start()
     waiting.join(3 * turns.PAUSE)
     assert not late
     second.hand_on()
     waiting.join(30)
     assert late[0].waited
-    assert late[0].lock is not None
 
 
 def test_a_turn_can_be_handed_on_by_another_process(tmp_path: Path) -> None:
-    held = turns.take(tmp_path, os.getuid(), 1)
+    held = take(tmp_path, 1)
     if (pid := os.fork()) == 0:
         held.hand_on()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert not turns.take(tmp_path, os.getuid(), 1).waited
+    assert not take(tmp_path, 1).waited
 
 
-def test_a_turn_ends_with_whoever_holds_it(tmp_path: Path) -> None:
+def test_a_turn_ends_with_the_node_that_has_it(tmp_path: Path) -> None:
     if (pid := os.fork()) == 0:
-        turns.take(tmp_path, os.getuid(), 1)
+        take(tmp_path, 1)
         os._exit(0)
     os.waitpid(pid, 0)
-    assert not turns.take(tmp_path, os.getuid(), 1).waited
+    assert not take(tmp_path, 1).waited
 
 
-def test_nobody_waits_for_a_directory_that_others_may_have_made(tmp_path: Path) -> None:
-    (tmp_path / f"pinnace-turns-{os.getuid()}").mkdir(mode=0o755)
-    assert turns.take(tmp_path, os.getuid(), 1) == turns.Turn()
+def test_what_others_have_made_does_not_count(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        other = tmp_path / f"{scratch.prefix(UID)}{name}"
+        other.mkdir()
+        (other / turns.MARK).touch()
+    assert not take(tmp_path, 1).waited
 
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns.take(tmp_path, os.getuid(), 1)
+    take(tmp_path, 1)
     monkeypatch.setattr(turns, "LIMIT", 0.1)
-    late = turns.take(tmp_path, os.getuid(), 1)
-    assert late.waited
-    assert late.lock is None
+    assert take(tmp_path, 1).waited

@@ -112,7 +112,7 @@ def fork(work: Callable[[], None]) -> int:
     return pid
 
 
-def serve_tenant(node: NodeSpec, turn: turns.Turn, left: Callable[[int], None]) -> None:
+def serve_tenant(node: NodeSpec, turn: turns.Turn | None, left: Callable[[int], None]) -> None:
     from pinnace.node import tenancy  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
 
     tenancy.serve(node, turn, left)
@@ -138,7 +138,7 @@ def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: turns.Turn) -> bool:
 class Agent:
     """One node, from the host's point of view."""
 
-    def __init__(self, node: NodeSpec, turn: turns.Turn) -> None:
+    def __init__(self, node: NodeSpec, turn: turns.Turn | None = None) -> None:
         self.node = node
         self.turn = turn
         self.lease: cache.Lease | None = None
@@ -442,9 +442,11 @@ def main(argv: list[str]) -> int:
     spec = ClusterSpec.load(words.cluster.resolve())
     host, name = words.name, words.name
     index: int | None = None if words.join else int(words.index)
-    turn = turns.Turn()
+    turn: turns.Turn | None = None
+    place: Path | None = None
     try:
         checks.require_clock(spec.made, time.time())
+        place = scratch.make(scratch.base(os.environ), os.getuid())
         labels = dict(label.split("=", 1) for label in words.label)
         taints: tuple[str, ...] = ()
         if index == HEAD and spec.provisioning and spec.provisioning.pods_as_jobs:
@@ -454,7 +456,7 @@ def main(argv: list[str]) -> int:
                 say(refusal)
                 return 1
             if words.pod:
-                turn = turns.take(scratch.base(os.environ), os.getuid(), turns.at_a_time(os.cpu_count() or 1))
+                turn = turns.take(place, os.getuid(), turns.at_a_time(os.cpu_count() or 1))
                 if came_too_late(spec, words.pod, turn):
                     say(f"other jobs had room for the pod {words.pod.name}")
                     return 0
@@ -467,7 +469,7 @@ def main(argv: list[str]) -> int:
             cluster=spec,
             index=index,
             name=name,
-            scratch=scratch.make(scratch.base(os.environ), os.getuid()),
+            scratch=place,
             share=allocated(os.environ),
             joined=words.join,
             labels=labels,
@@ -487,6 +489,9 @@ def main(argv: list[str]) -> int:
         if index is not None:
             write_json(spec.node_file(index), {"name": name, "failed": message, "hint": hint})
         return 1
+    finally:
+        if place:
+            scratch.remove(place)
 
 
 def may_not_join(spec: ClusterSpec) -> str:

@@ -48,7 +48,7 @@ CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def serve(node: NodeSpec, turn: Turn, left: Callable[[int], None]) -> None:
+def serve(node: NodeSpec, turn: Turn | None, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
     tenancy = Tenancy(node, turn)
     signal.signal(EVICT, tenancy.end)
@@ -63,7 +63,7 @@ def serve(node: NodeSpec, turn: Turn, left: Callable[[int], None]) -> None:
 class Tenancy:
     """The pods of a node: the one that it was made for, and those that follow it."""
 
-    def __init__(self, node: NodeSpec, turn: Turn) -> None:
+    def __init__(self, node: NodeSpec, turn: Turn | None) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
         self.node, self.tenant, self.turn = node, node.tenant, turn
@@ -124,8 +124,9 @@ class Tenancy:
                 return pod
             if heard:
                 pod = self._as_heard(pod, heard)
-            if pod is None or pod["status"].get("phase") != "Pending":
+            if self.turn and (pod is None or pod["status"].get("phase") != "Pending"):
                 self.turn.hand_on()
+                self.turn = None
         return pod
 
     def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:

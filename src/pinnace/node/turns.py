@@ -4,7 +4,8 @@ Each takes a core for more than a second. Slurm may begin thirty such jobs at on
 together, the first pod would have to wait for the last node. While a job waits for its turn, others may have taken
 its pod (see ``node.succession``).
 
-Turns are locks on files in a directory of the user's on the host's own disk; they end with whoever holds them.
+A node that starts has a mark in its directory on the host's own disk. Whoever has fewer older marks before him than
+there are places, has his turn. Marks of the dead do not count, and go with their directories.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pinnace.node.scratch import LOCK, prefix
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+MARK = "starting"
 PAUSE = 0.05  # seconds
 LIMIT = 60.0  # seconds after which a node starts anyway
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Held until it is handed on, by us or by a process that we forked; or until all of these are gone."""
+    """Held until it is handed on, by whichever process of the node."""
 
-    lock: int | None = None
+    mark: Path
     waited: bool = False
 
     def hand_on(self) -> None:
-        if self.lock is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(self.lock, fcntl.LOCK_UN)
+        self.mark.unlink(missing_ok=True)
 
 
 def at_a_time(cpus: int) -> int:
@@ -42,36 +43,37 @@ def at_a_time(cpus: int) -> int:
     return max(1, cpus // 2)
 
 
-def take(base: Path, uid: int, places: int) -> Turn:
-    """Wait for a turn. Where the directory cannot be ours, nobody waits."""
-    directory = base / f"pinnace-turns-{uid}"
-    if not _is_ours(directory, uid):
-        return Turn()
-    begin = time.monotonic()
-    waited = False
-    while time.monotonic() < begin + LIMIT:
-        for number in range(places):
-            if (lock := _lock(directory / str(number))) is not None:
-                return Turn(lock=lock, waited=waited)
+def take(scratch: Path, uid: int, places: int) -> Turn:
+    """Wait for the turn of the node with this directory."""
+    mark = scratch / MARK
+    mark.touch()
+    begin, waited = time.monotonic(), False
+    while _ahead(mark, uid) >= places and time.monotonic() < begin + LIMIT:
         waited = True
         time.sleep(PAUSE)
-    return Turn(waited=waited)
+    return Turn(mark=mark, waited=waited)
 
 
-def _is_ours(directory: Path, uid: int) -> bool:
-    with contextlib.suppress(OSError):
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-        about = directory.lstat()
-        return stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & 0o077
-    return False
+def _ahead(mark: Path, uid: int) -> int:
+    """How many nodes are starting that came before."""
+    own, count = _order(mark), 0
+    for other in mark.parent.parent.glob(f"{prefix(uid)}*"):
+        with contextlib.suppress(OSError):  # it may be going, or be another user's
+            count += _order(other / MARK) < own and _lives(other)
+    return count
 
 
-def _lock(path: Path) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _order(mark: Path) -> tuple[int, str]:
+    return mark.stat().st_mtime_ns, mark.parent.name
+
+
+def _lives(directory: Path) -> bool:
+    """Whether a node's directory is locked, as it is while the node lives."""
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        return True
+    finally:
         os.close(descriptor)
-        return None
-    return descriptor
+    return False
