@@ -421,7 +421,7 @@ class Agent:
         splicer.run()
 
 
-def main(argv: list[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pinnace-agent")
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--stop", action="store_true", help="ask the cluster to end, instead of being a node of it")
@@ -435,7 +435,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--mpi-container", action="append", default=[], help="to be started by mpiexec (repeat)")
     parser.add_argument("--mpi-flags", default="", help="for mpiexec")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
-    words = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    words = _parser().parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
     look_in_sbin()
