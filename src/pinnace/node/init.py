@@ -163,6 +163,7 @@ class Init:
         self.service(
             "kubelet",
             config.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
+            environment={"TMPDIR": self._temporary()},
             waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
             output=paced if node.tenant else None,
         )
@@ -186,6 +187,12 @@ class Init:
             self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
         if node.volumes:
             self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
+
+    @staticmethod
+    def _temporary() -> str:
+        """For a kubelet that is killed while it has something in there: the host's own would keep it."""
+        (RUN / "tmp").mkdir()
+        return str(RUN / "tmp")
 
     def _verified(self) -> Callable[[], bool]:
         """Look whether the images of earlier clusters are still whole, while other things start."""
