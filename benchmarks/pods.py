@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/pods.py [latency] [rate] [pending] [kill]
 
 latency   from `kubectl run` to the container's first line, beside `srun` and `sbatch`; medians, and all figures
-rate      200 pods of one second over four hosts, beside the same 200 as plain sbatch jobs
+rate      200 pods of one second over four hosts, beside the same 200 as plain sbatch jobs; WIDTHS="6 1" are their CPUs
 pending   1,000 pods that wait: how long one look of the provisioner takes, and its memory
 kill      100 pods while the provisioner is killed 50 times, and slurmctld restarted: each pod has exactly one job
 """
