@@ -22,6 +22,7 @@ from typing import Any
 from pinnace.network.addresses import Ranges
 
 HEAD = 0
+METRICS_DELAY = 8.0  # seconds after a node's start; until then its CPUs belong to the first pods
 API_PORT = 6443  # inside the fabric; on the host it is any free one
 CLOCK_SKEW = 86400.0  # seconds by which a host's clock may be behind: certificates are valid from so long ago
 LIFE = 400 * 86400.0  # seconds for which certificates are valid

@@ -10,7 +10,6 @@ import heapq
 import http
 import http.client
 import logging
-import os
 import threading
 import time
 import traceback
@@ -287,12 +286,3 @@ def key_of(thing: Object) -> str:
 
 def version(thing: Object) -> int:
     return int(thing["metadata"]["resourceVersion"])
-
-
-def end_with_thread(about: threading.ExceptHookArgs) -> None:
-    """A bridge that has gone deaf is worse than one that is restarted."""
-    if isinstance(about.exc_value, PinnaceError):
-        log.error("%s %s", about.exc_value.message, about.exc_value.hint)
-    else:
-        traceback.print_exception(about.exc_value)
-    os._exit(1)

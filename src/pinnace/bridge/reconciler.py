@@ -33,7 +33,6 @@ from pinnace.bridge.slurmjob import (
     changed,
     exit_of,
     is_over,
-    now,
     observed,
     output_path,
     seconds_of,
@@ -41,7 +40,7 @@ from pinnace.bridge.slurmjob import (
     with_condition,
 )
 from pinnace.bridge.slurms import MissingError
-from pinnace.controlplane.api import ApiError
+from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import PinnaceError
 from pinnace.slurm.states import JobState, Phase
 
@@ -428,7 +427,7 @@ class Reconciler:
     def _finish(self, job: Job, *, succeeded: bool, reason: str, message: str = "", state: str = "") -> None:
         kind = "Complete" if succeeded else "Failed"
         patch: Object = {
-            "completionTime": now(),
+            "completionTime": timestamp(),
             "message": message or None,
             "conditions": with_condition(job.conditions, kind, "True", reason, message),
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.backend import tag
 from pinnace.bridge.crds import SLURMJOB
+from pinnace.controlplane.api import timestamp
 from pinnace.slurm.states import JobState, Phase
 
 if TYPE_CHECKING:
@@ -129,16 +130,18 @@ def seconds_of(text: str) -> float:
     return dt.datetime.fromisoformat(text).timestamp()
 
 
-def now() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def with_condition(
     conditions: Sequence[Object], kind: str, status: str, reason: str, message: str = ""
 ) -> list[Object]:
     """Conditions with one of them changed; its time only if its status has changed."""
     known = [dict(condition) for condition in conditions]
-    new = {"type": kind, "status": status, "reason": reason, "message": message[:1024], "lastTransitionTime": now()}
+    new = {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message[:1024],
+        "lastTransitionTime": timestamp(),
+    }
     for condition in known:
         if condition["type"] == kind:
             if condition["status"] == status:

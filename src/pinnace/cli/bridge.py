@@ -12,7 +12,7 @@ import click
 import yaml
 
 from pinnace.bridge import deployment
-from pinnace.bridge.controller import Controller, end_with_thread
+from pinnace.bridge.controller import Controller
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
 from pinnace.bridge.reconciler import Settings
@@ -20,6 +20,7 @@ from pinnace.bridge.slurms import EVERY, Policy
 from pinnace.cli.naming import pick
 from pinnace.cluster.kubeconfig import user_kubeconfig
 from pinnace.controlplane.access import Access
+from pinnace.controlplane.watching import end_with_thread
 
 
 @click.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from pinnace.cluster.workload import Workload, exit_code
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError, UsageError
+from pinnace.slurm import host_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +52,7 @@ def pod(
     as_user = (os.getuid(), os.getgid()) if kubeconfig else None
     wanted = wish(os.environ, image=image, script=script, command=command, namespace=namespace, as_user=as_user)
     if kubeconfig:
-        host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        sys.exit(_run(Access.from_file(kubeconfig), wanted, host))
+        sys.exit(_run(Access.from_file(kubeconfig), wanted, host_name(os.environ)))
     cluster = pick(name)
     with joined(cluster) as node:
         code = _run(Access.from_file(cluster.kubeconfig), wanted, node)

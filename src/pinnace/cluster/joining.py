@@ -10,7 +10,6 @@ import http.client
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
 from pinnace.node.linux import die_with_parent
+from pinnace.slurm import host_name
 from pinnace.spec import read_json
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ POLL = 0.1
 
 def node_name(environment: Mapping[str, str]) -> str:
     """Of this host in this job. Not like those that the provisioner asks for: it would take it for one of them."""
-    host = environment.get("SLURMD_NODENAME") or socket.gethostname()
     task = environment.get("SLURM_PROCID", "0")
-    return "-".join([host, environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]).lower()
+    return "-".join([host_name(environment), environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]).lower()
 
 
 @contextlib.contextmanager

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import LIMIT, create_all
 from pinnace.controlplane.objects import Object, binding, make_object
+from pinnace.spec import METRICS_DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.spec import NodeSpec
 
-DELAY = 8.0  # seconds after a node's start; until then its CPUs belong to the first pods
 NAME = "metrics-server"
 USER = "pinnace:metrics-server"
 PORT = 10240
@@ -107,7 +107,7 @@ def api_service(ca: bytes) -> list[tuple[str, Object]]:
 
 def install(node: NodeSpec, answers: Callable[[], bool]) -> None:
     """Create the roles, and everything else once metrics-server answers."""
-    time.sleep(DELAY)
+    time.sleep(METRICS_DELAY)
     api = Api(node.cluster.secrets / "admin.kubeconfig")
     ca = Path(node.secret("ca.crt")).read_bytes()
     create_all(api, roles(), until=time.monotonic() + LIMIT)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError
+from pinnace.errors import PinnaceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,3 +81,12 @@ def _round(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], No
         if event["type"] == "ERROR":  # most often 410: what we know is too old to go on from
             raise ApiError(event["object"].get("code", 0), event["object"].get("message", ""))
         tell(Changed(kind=kind, object=event["object"], gone=event["type"] == "DELETED"))
+
+
+def end_with_thread(about: threading.ExceptHookArgs) -> None:
+    """For ``threading.excepthook``: whoever has gone deaf is worse than one that is started again."""
+    if isinstance(about.exc_value, PinnaceError):
+        log.error("%s %s", about.exc_value.message, about.exc_value.hint)
+    else:
+        traceback.print_exception(about.exc_value)
+    os._exit(1)

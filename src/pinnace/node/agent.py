@@ -40,6 +40,7 @@ from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
 from pinnace.node.wiring import look_in_sbin
 from pinnace.provisioner import provisioner_argv
+from pinnace.slurm import host_name
 from pinnace.spec import API_PORT, HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
 if TYPE_CHECKING:
@@ -130,9 +131,11 @@ def serve_ranks(node: NodeSpec, keeper: int) -> None:
 
 def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: turns.Turn) -> bool:
     """Whether others have taken the pod while its node waited for its turn."""
+    if not turn.waited:
+        return False
     from pinnace.node import tenancy  # noqa: PLC0415 - as above
 
-    return turn.waited and not tenancy.is_waited_for(spec, tenant)
+    return not tenancy.is_waited_for(spec, tenant)
 
 
 class Agent:
@@ -426,7 +429,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--stop", action="store_true", help="ask the cluster to end, instead of being a node of it")
     parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
-    parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    parser.add_argument("--name", default=host_name(os.environ))
     parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
     parser.add_argument("--as", dest="known_as", help="the name of a node that joins; by default that of its job")
     parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")

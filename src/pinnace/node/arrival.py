@@ -20,8 +20,7 @@ ZONE = "slurm-jobs"
 
 def node_name(environment: Mapping[str, str]) -> str:
     """Named after its job: unique in the cluster and over time, and the user knows it from squeue."""
-    name = f"job-{environment['SLURM_JOB_ID']}"
-    return name if environment.get("SLURM_PROCID", "0") == "0" else f"{name}-{environment['SLURM_PROCID']}"
+    return f"job-{environment['SLURM_JOB_ID']}"
 
 
 def labels(environment: Mapping[str, str], host: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -29,9 +28,11 @@ from pinnace.node import namespaces, scratch
 from pinnace.node.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
 from pinnace.node.mounts import mount_node
 from pinnace.node.wiring import look_in_sbin, wire
+from pinnace.slurm import host_name
 from pinnace.spec import CLOCK_SKEW, LIFE
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
 TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
@@ -322,7 +323,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--token", default="")
     words = parser.parse_args(argv)
     checks = [*home(words.home, words.token), *host_checks(scratch.base(os.environ))]
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    name = host_name(os.environ)
     print(json.dumps({"host": name, "time": time.time(), "checks": [asdict(check) for check in checks]}), flush=True)  # noqa: T201
     return 0
 

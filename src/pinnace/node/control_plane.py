@@ -9,6 +9,7 @@ from pinnace.controlplane import metrics, processes
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.node.conditions import after, listening, once
+from pinnace.spec import METRICS_DELAY
 
 if TYPE_CHECKING:
     from pinnace.node.init import Init
@@ -32,6 +33,6 @@ def add(init: Init) -> None:
     init.service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=roles)
     corefile = init.write("Corefile", processes.corefile(node, forward=bool(init.name_servers)))
     init.service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=roles)
-    late = after(metrics.DELAY)
+    late = after(METRICS_DELAY)
     init.service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and roles())
     init.background(lambda: metrics.install(node, listening(node.address, metrics.PORT)))

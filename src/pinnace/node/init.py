@@ -27,7 +27,7 @@ from pinnace.node.ranks import launcher as ranks
 from pinnace.node.runtime import last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
-from pinnace.spec import API_PORT, read_json, write_json
+from pinnace.spec import API_PORT, METRICS_DELAY, read_json, write_json
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
 
@@ -40,7 +40,6 @@ RUN = Path("/run/pinnace")
 END = b"end"
 AT_ONCE = b"now"
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
-USAGE_DELAY = 8.0  # seconds, as metrics-server
 TICK = 0.01  # seconds between looks at what services wait for, while any does
 
 
@@ -173,7 +172,7 @@ class Init:
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
-        late = after(USAGE_DELAY)
+        late = after(METRICS_DELAY)
         self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
         if node.is_head and node.cluster.provisioning:
             archive = [

@@ -23,21 +23,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.access import Access
-from pinnace.controlplane.api import Api, ApiError
+from pinnace.controlplane.api import Api, ApiError, timestamp
 from pinnace.controlplane.watching import Changed, Listed, watch
 from pinnace.node.arrival import EVICT, EVICTED
 from pinnace.node.succession import Succession, bind
-from pinnace.provisioner import ending
-from pinnace.provisioner.hands import Kubernetes, timestamp
+from pinnace.provisioner import ending, outside
+from pinnace.provisioner.hands import Kubernetes
 from pinnace.provisioner.reconciling import retirement
 from pinnace.provisioner.resources import needs
 from pinnace.provisioner.translation import claim_names, tenant_of
-from pinnace.spec import HEAD, read_json
+from pinnace.spec import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.controlplane.access import Access
     from pinnace.node.turns import Turn
     from pinnace.spec import ClusterSpec, NodeSpec, Share, Tenant
 
@@ -89,7 +89,8 @@ class Tenancy:
         last, before = pod, []
         while pod:
             if claims := claim_names(pod):
-                threading.Thread(target=_choose_volumes, args=(self.node, tenant_of(pod), claims), daemon=True).start()
+                work = (Api(self.access), self.node.name, tenant_of(pod), claims)
+                threading.Thread(target=_choose_volumes, args=work, daemon=True).start()
             last = self._live(pod, is_spent if room_for_two(pod, self.node.share) else has_ended)
             pod = self._following(last)
             if pod and last:
@@ -156,8 +157,7 @@ def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
 
 def has_ended(pod: dict[str, Any]) -> bool:
     """Whether a pod's kubelet has said the last word. Of one that is being deleted, that is that it is gone."""
-    terminal = pod["status"].get("phase") in {"Succeeded", "Failed"}
-    return terminal and "deletionTimestamp" not in pod["metadata"]
+    return ending.is_terminal(pod) and "deletionTimestamp" not in pod["metadata"]
 
 
 def is_spent(pod: dict[str, Any]) -> bool:
@@ -187,11 +187,9 @@ def container_code(pod: dict[str, Any]) -> int:
 
 
 def _access(cluster: ClusterSpec) -> Access:
-    head = read_json(cluster.node_file(HEAD))
-    if not head or "api" not in head:
-        raise OSError("the head has not said where the API is")
-    access = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
-    return access.at(str(head["address"]), int(head["api"]))
+    if found := outside.access(cluster):
+        return found
+    raise OSError("the head has not said where the API is")
 
 
 def node_object(node: NodeSpec) -> dict[str, Any]:
@@ -242,9 +240,8 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
         time.sleep(RETRY)
 
 
-def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
+def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> None:
     """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
-    api = Api(_access(node.cluster))
     deadline = time.monotonic() + CLAIMS_LIMIT
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
@@ -252,7 +249,7 @@ def _choose_volumes(node: NodeSpec, tenant: Tenant, claims: set[str]) -> None:
             with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
                 claim = api.get(path)
                 if claim["status"].get("phase") == "Pending":
-                    api.patch(path, {"metadata": {"annotations": {SELECTED: node.name}}})
+                    api.patch(path, {"metadata": {"annotations": {SELECTED: node}}})
                 claims.discard(name)
         time.sleep(RETRY)
 

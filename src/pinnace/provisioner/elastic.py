@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import SlurmError
 from pinnace.provisioner import flags, refusals
+from pinnace.provisioner.ending import is_terminal
 from pinnace.provisioner.reconciling import ELASTIC, is_ours, job_of_node
 from pinnace.provisioner.resources import MEMORY, needs
 from pinnace.provisioner.translation import GRACE, MIB, claimed, fixed_options, node_script, tag
 from pinnace.slurm.states import Phase
+from pinnace.slurm.times import parse_span
 from pinnace.storage.quantity import quantity
 
 if TYPE_CHECKING:
@@ -106,15 +108,9 @@ def pack(demands: Iterable[Amounts], offer: Amounts) -> int:
 
 
 def seconds(text: str) -> float:
-    """Of a time as squeue prints it: [[days-]hours:]minutes:seconds. What is no time is for ever."""
-    days, _, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdigit() for part in parts) or (days and not days.isdigit()) or len(parts) < 2:
-        return math.inf
-    total = 0
-    for part in parts:
-        total = total * 60 + int(part)
-    return total + 86400 * int(days or 0)
+    """Of a time as squeue prints it. What is no time is for ever."""
+    span = parse_span(text)
+    return math.inf if span is None else span
 
 
 def busy_nodes(pods: Iterable[Object]) -> set[str]:
@@ -123,7 +119,7 @@ def busy_nodes(pods: Iterable[Object]) -> set[str]:
         str(pod["spec"]["nodeName"])
         for pod in pods
         if pod["spec"].get("nodeName")
-        and pod["status"].get("phase") not in {"Succeeded", "Failed"}
+        and not is_terminal(pod)
         and not any(owner["kind"] == "DaemonSet" for owner in pod["metadata"].get("ownerReferences", ()))
     }
 

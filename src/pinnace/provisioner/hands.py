@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import http
 import logging
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import ApiError
+from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import SlurmError
 from pinnace.provisioner import ending, reconciling
-from pinnace.spec import HEAD
+from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,8 +177,11 @@ class Hands:
                 self.kubernetes.delete_node(node)
                 self._remove_files(node)
             case reconciling.FreeIndex(index=index, node=node):
-                (self.spec.directory / "nodes" / f"{index}.services.json").unlink(missing_ok=True)
-                self.spec.node_file(index).unlink(missing_ok=True)
+                if (read_json(self.spec.node_file(index)) or {}).get(
+                    "name"
+                ) == node:  # it may have been freed and taken
+                    (self.spec.directory / "nodes" / f"{index}.services.json").unlink(missing_ok=True)
+                    self.spec.node_file(index).unlink(missing_ok=True)
                 self._remove_secrets(node)
 
     def refused(self, pod: Object, text: str) -> None:
@@ -235,7 +237,3 @@ def waiting(reason: str, text: str) -> Object:
         "message": text,
         "lastTransitionTime": timestamp(),
     }
-
-
-def timestamp() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

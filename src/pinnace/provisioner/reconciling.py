@@ -181,7 +181,7 @@ def is_ours(pod: Object) -> bool:
 
 def job_of_node(name: str) -> int | None:
     """Nodes that have joined are named after their jobs."""
-    number = name.removeprefix("job-").split("-")[0]
+    number = name.removeprefix("job-")
     return int(number) if name.startswith("job-") and number.isdigit() else None
 
 

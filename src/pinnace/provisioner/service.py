@@ -17,27 +17,27 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.access import Access
-from pinnace.controlplane.api import Api, ApiError
-from pinnace.controlplane.watching import Changed, Listed, watch
+from pinnace.controlplane.api import Api, ApiError, timestamp
+from pinnace.controlplane.watching import Changed, Listed, end_with_thread, watch
 from pinnace.errors import PinnaceError, SlurmError, UsageError
-from pinnace.provisioner import elastic, reconciling, refusals
-from pinnace.provisioner.hands import Hands, Kubernetes, timestamp
+from pinnace.provisioner import elastic, outside, reconciling, refusals
+from pinnace.provisioner.ending import is_terminal
+from pinnace.provisioner.hands import Hands, Kubernetes
 from pinnace.provisioner.reconciling import MARK, NUMBER, Memory, Submit, World, is_ours, plan
 from pinnace.provisioner.settings import Settings
 from pinnace.provisioner.translation import claimed, submission
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import Phase
-from pinnace.spec import HEAD, ClusterSpec, read_json
+from pinnace.spec import ClusterSpec, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pinnace.controlplane.access import Access
     from pinnace.slurm.commands import Job
 
     Object = dict[str, Any]
@@ -67,6 +67,7 @@ class Service:
         self.memory = Memory()
         self.known: dict[str, dict[str, Object]] = {}
         self.jobs: list[Job] | None = None
+        self.files: dict[int, Object] = {}  # as they were when Slurm was asked
         self.asked = 0.0
         self.next_look = 0.0
         self.said = 0.0
@@ -131,15 +132,14 @@ class Service:
             log.warning("squeue: %s", error)
             self.jobs, self.next_look = None, now + refusals.PAUSE
             return
-        self.jobs, self.asked = jobs, now
+        self.jobs, self.asked, self.files = jobs, now, self._files()
         matter = any(job.state.phase is not Phase.ENDED for job in jobs) or any(
-            is_ours(pod) and pod["status"].get("phase") not in {"Succeeded", "Failed"}
-            for pod in self.known[PODS].values()
+            is_ours(pod) and not is_terminal(pod) for pod in self.known[PODS].values()
         )
-        self.next_look = now + (BUSY if matter or self.files() else IDLE)
+        self.next_look = now + (BUSY if matter or self.files else IDLE)
 
-    def files(self) -> dict[int, Object]:
-        """What the nodes that have joined say of themselves."""
+    def _files(self) -> dict[int, Object]:
+        """What the nodes that have joined say of themselves: a file each, on a disk that hosts share."""
         directory = self.spec.directory / "nodes"
         found = {}
         for name in os.listdir(directory):  # noqa: PTH208 - a real opendir, now
@@ -163,7 +163,7 @@ class Service:
             nodes=nodes,
             jobs=self.jobs,
             asked=self.asked,
-            files=self.files() if self.jobs is not None else {},
+            files=self.files if self.jobs is not None else {},
         )
 
     def step(self, now: float) -> None:
@@ -270,23 +270,14 @@ def slim(thing: Object) -> Object:
     return thing | {"metadata": metadata}
 
 
-def end_with_thread(about: threading.ExceptHookArgs) -> None:
-    """A provisioner that has gone deaf is worse than one that is restarted."""
-    traceback.print_exception(about.exc_value)
-    os._exit(1)
-
-
 def wait_for_api(spec: ClusterSpec) -> Access:
     """The API, once it answers."""
-    access = Access.from_file(spec.secrets / "provisioner.kubeconfig")
     deadline = time.monotonic() + HEAD_LIMIT
     while time.monotonic() < deadline:
-        head = read_json(spec.node_file(HEAD))
-        if head and "api" in head:
-            placed = access.at(str(head["address"]), int(head["api"]))
+        if access := outside.access(spec):
             with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
-                Api(placed, timeout=2.0).get("/api/v1/nodes?limit=1")
-                return placed
+                Api(access, timeout=2.0).get("/api/v1/nodes?limit=1")
+                return access
         time.sleep(HEAD_PAUSE)
     raise SlurmError("the API does not answer")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import http
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import ApiError
+from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.storage import claims
 from pinnace.storage.directories import VolumeNameError, volume_name
 
@@ -80,8 +79,7 @@ class Keeper:
         """Tell the user, once: in the claim's events."""
         uid, namespace = claim["metadata"]["uid"], claim["metadata"]["namespace"]
         if self.said.get(uid) != text:
-            now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            event = claims.refusal_event(claim, self.pool.provisioner, text, now)
+            event = claims.refusal_event(claim, self.pool.provisioner, text, timestamp())
             self.api.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
             self.said[uid] = text
 

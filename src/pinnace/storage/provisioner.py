@@ -12,17 +12,15 @@ from __future__ import annotations
 import argparse
 import http.client
 import logging
-import os
 import queue
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import SCRATCH, SHARED
-from pinnace.controlplane.watching import Changed, Listed, watch
+from pinnace.controlplane.watching import Changed, Listed, end_with_thread, watch
 from pinnace.storage.claims import Pool
 from pinnace.storage.departed import Departed
 from pinnace.storage.directories import Directories
@@ -132,12 +130,6 @@ def key(thing: Object) -> str:
 
 def volume_of(claim: Object) -> str:
     return str(claim["spec"].get("volumeName") or f"pvc-{claim['metadata']['uid']}")
-
-
-def end_with_thread(about: threading.ExceptHookArgs) -> None:
-    """A provisioner that has gone deaf is worse than one that is restarted."""
-    traceback.print_exception(about.exc_value)
-    os._exit(1)
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ from pinnace.node.ranks.container import Kind, Volume
 from pinnace.node.ranks.entering import become_root_of
 from pinnace.node.ranks.ids import Identity, exchanged
 from pinnace.node.ranks.launcher import INSIDE, NODE, PROC
-from pinnace.node.ranks.rank import host_name
 from pinnace.node.runtime import last_id
+from pinnace.slurm import host_name
 from pinnace.spec import ClusterSpec
 
 if TYPE_CHECKING:

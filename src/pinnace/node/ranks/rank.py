@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from pinnace.node.one_user import pretend
 from pinnace.node.ranks.entering import enter
 from pinnace.node.ranks.ids import Identity, exchange
 from pinnace.node.ranks.launcher import BIN
+from pinnace.slurm import host_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,11 +43,6 @@ def environment(asked: Mapping[str, str], task: Mapping[str, str]) -> dict[str, 
     own = {name: value for name, value in asked.items() if not name.startswith(SLURM[:2])}
     given = {name: value for name, value in task.items() if name.startswith(SLURM)}
     return own | given | (PMIX if "PMIX_RANK" in given else {})
-
-
-def host_name(task: Mapping[str, str]) -> str:
-    """What Slurm calls this host."""
-    return task.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def find(program: str, path: str) -> str | None:

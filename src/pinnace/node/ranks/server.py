@@ -31,7 +31,7 @@ from pinnace.node.ranks import container as containers
 from pinnace.node.ranks import launcher, options
 from pinnace.node.ranks.entering import first_process
 from pinnace.node.ranks.ids import Identity, identity
-from pinnace.node.ranks.rank import host_name
+from pinnace.slurm import host_name
 from pinnace.slurm.commands import Slurm, submission_environment
 
 if TYPE_CHECKING:
