@@ -24,7 +24,10 @@ def assert_nothing_left(user: User) -> None:
         wait_until("the user's processes to end", partial(no_process, user, host), limit=60)
         tmp = user.bed.directories.host(host) / "tmp"
         left = [path for path in tmp.iterdir() if path.lstat().st_uid in user.uids]
-        assert [path for path in left if path.name != f"pinnace-cache-{user.uid}"] == [], host
+        others = [path for path in left if path.name != f"pinnace-cache-{user.uid}"]
+        assert others == [], (
+            f"left on {host}: {[str(within) for path in others for within in (path, *path.rglob('*'))]}"
+        )
         for path in cached(user, host):
             assert (path / "closed.json").exists(), f"{host}: {path} was not given back"
 

@@ -157,3 +157,21 @@ def test_an_image_that_cannot_be_pulled_is_named(bob: User) -> None:
     assert "registry.invalid/none:1" in result.stderr
     assert "cannot start" in result.stderr
     assert_nothing_left(bob)
+
+
+def test_what_a_session_has_in_its_environment_does_no_harm(bob: User) -> None:
+    """A proxy that nobody answers for, and a directory that is on the login node alone."""
+    surroundings = [f"{name}=http://192.0.2.1:3128" for name in ("HTTP_PROXY", "HTTPS_PROXY", "https_proxy")]
+    session = ["env", *surroundings, f"XDG_RUNTIME_DIR=/run/user/{bob.uid}"]
+    script = bob.write(
+        "session.sh",
+        """#!/bin/sh -e
+kubectl run work --image=localhost/pinnace-test/busybox:1 --restart=Never -- sleep 600
+kubectl wait pod/work --for=condition=Ready --timeout=90s
+kubectl exec work -- echo it works
+kubectl logs work
+""",
+        0o755,
+    )
+    result = bob.run(*session, "pinnace", "run", "-N", "2", "--image", "busybox.tar", f"./{script}")
+    assert "it works" in result.stdout

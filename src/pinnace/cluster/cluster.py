@@ -1,7 +1,7 @@
 """A cluster as Python sees it.
 
     with pinnace.Cluster(nodes=2) as cluster:
-        subprocess.run(["kubectl", "get", "nodes"], env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)})
+        subprocess.run(["kubectl", "get", "nodes"], env=os.environ | cluster.environment())
 
 The command line uses the same class.
 """
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.cluster import launching
 from pinnace.cluster.directory import Directory, Run, find_ranges, need_room, verified_binaries
+from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
@@ -362,7 +363,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """What a script needs to use the cluster: its kubeconfig, and a kubectl that fits."""
         path = f"{Path(self.kubectl).parent}:{os.environ.get('PATH', '')}"
-        return {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
+        return {**kubectl_environment(self.kubeconfig), "PATH": path}
 
     def service_urls(self, namespace: str, service: str) -> list[str]:
         """Where the published NodePorts of a Service can be reached from the site's network."""

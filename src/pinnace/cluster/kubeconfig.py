@@ -7,8 +7,11 @@ import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import yaml
+
+from pinnace.network import proxies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,12 @@ def user_kubeconfig() -> Path:
     """Where kubectl writes: the first file of $KUBECONFIG, or ~/.kube/config."""
     first = os.environ.get("KUBECONFIG", "").split(":")[0]
     return Path(first) if first else Path.home() / ".kube" / "config"
+
+
+def kubectl_environment(kubeconfig: Path) -> dict[str, str]:
+    """What kubectl and its like need in order to use a cluster."""
+    server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    return {"KUBECONFIG": str(kubeconfig), **proxies.around(os.environ, urlsplit(server).hostname or "")}
 
 
 def merge(kubeconfig: Path) -> None:

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Reached:
 
     def __enter__(self) -> Self:
         if self._until.resource:
-            environment = os.environ | {"KUBECONFIG": str(self._workload.kubeconfig)}
+            environment = os.environ | kubectl_environment(self._workload.kubeconfig)
             argv = wait_argv(self._workload.kubectl, self._until, self._workload.namespace_of(self._until.resource))
             self._process = subprocess.Popen(
                 argv,

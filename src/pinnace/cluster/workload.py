@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError
 
@@ -65,7 +66,7 @@ class Workload:
     def apply(self, manifest: str) -> None:
         """``kubectl apply``, with its own words if it refuses."""
         argv = [self.kubectl, "apply", "-f", manifest, "-o", "json"]
-        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
+        environment = os.environ | kubectl_environment(self.kubeconfig)
         result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
         if result.returncode:
             raise ClusterError(f"kubectl apply -f {manifest}: {result.stderr.strip()}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.images import registry
+from pinnace.network import proxies
 from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
 from pinnace.node.conditions import after, listening
@@ -97,6 +98,14 @@ class Init:
         binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.tenant else {})
         mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
         sethostname(self.node.name)
+        self._environment()
+
+    def _environment(self) -> None:
+        """For all that runs here: the user's own, but for what only has a meaning outside."""
+        (RUN / "tmp").mkdir()
+        os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
+        os.environ.pop("XDG_RUNTIME_DIR", None)  # of a session on the login node
+        os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
         """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
@@ -162,7 +171,6 @@ class Init:
         self.service(
             "kubelet",
             config.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
-            environment={"TMPDIR": self._temporary()},
             waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
             output=paced if node.tenant else None,
         )
@@ -186,12 +194,6 @@ class Init:
             self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
         if node.volumes:
             self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
-
-    @staticmethod
-    def _temporary() -> str:
-        """For a kubelet that is killed while it has something in there: the host's own would keep it."""
-        (RUN / "tmp").mkdir()
-        return str(RUN / "tmp")
 
     def _verified(self) -> Callable[[], bool]:
         """Look whether the images of earlier clusters are still whole, while other things start."""
