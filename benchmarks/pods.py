@@ -92,7 +92,7 @@ class Site:
 def latency(site: Site, rounds: int = 9) -> None:
     spec = json.loads((site.cluster / "cluster.json").read_text())
     kubectl = [spec["binaries"]["kubectl"], "--kubeconfig=/home/alice/.local/share/pinnace/clusters/default/kubeconfig"]
-    srun, sbatch, pods = [], [], []
+    srun, sbatch, pods, starts = [], [], [], []
     for number in range(rounds):
         begin = time.time()
         srun.append(float(site.run("srun", "date", "+%s.%N")) - begin)
@@ -109,10 +109,15 @@ def latency(site: Site, rounds: int = 9) -> None:
             time.sleep(0.5)
         stamp = site.kubectl("logs", "--timestamps", f"l{number}").split()[0]
         pods.append(dt.datetime.fromisoformat(f"{stamp[:26]}+00:00").timestamp() - begin)
+        log = site.cluster / "logs" / f"{site.json('get', 'pod', f'l{number}')['spec']['nodeName']}.log"
+        birth = subprocess.run(["stat", "--format=%.6W", log], check=True, capture_output=True, text=True, timeout=60)
+        starts.append(float(birth.stdout) - begin)
         time.sleep(2)
     figures("first line, bare srun", srun, "s")
     figures("first line, bare sbatch", sbatch, "s")
     figures("first line, kubectl run, pod as a job", pods, "s")
+    figures("  until Slurm had started the job", starts, "s")
+    figures("  from there", [pod - start for pod, start in zip(pods, starts, strict=True)], "s")
 
 
 def rate(site: Site, count: int = 200) -> None:

@@ -14,7 +14,7 @@ def test_one_agent_is_started_on_every_node() -> None:
     argv = step_argv(DIRECTORY, ["--nodes=2"])
     assert argv[:2] == ["srun", "--nodes=2"]
     assert "--ntasks-per-node=1" in argv
-    assert argv[-4:] == ["-m", "pinnace.node.agent", "--cluster", str(DIRECTORY)]
+    assert argv[-4:] == ["-m", "pinnace.node", "--cluster", str(DIRECTORY)]
 
 
 def test_inside_an_allocation_the_step_takes_all_of_it() -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import os
+import select
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pinnace.node.runtime import (
     DEFAULT_PATH,
     PING,
+    Requests,
+    answer,
     is_read_only,
     keeping_read_only,
     last_id,
@@ -17,6 +25,10 @@ from pinnace.node.runtime import (
     without_cgroups,
     wrapper_script,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 def bind(source: str, *options: str) -> dict[str, Any]:
@@ -97,6 +109,59 @@ def test_only_containers_that_are_named_are_started_by_mpiexec() -> None:
     assert with_launcher(config("", kind="sandbox"), ADDED) == config("", kind="sandbox")
 
 
-def test_only_where_there_is_a_launcher_does_exec_cost_a_python() -> None:
-    assert "--process" not in wrapper_script("python", "runc").replace('"$previous" = --process', "")
-    assert 'runtime.py --process "$process" /run/ranks.json' in wrapper_script("python", "runc", "/run/ranks.json")
+@pytest.fixture
+def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """The wrapper, with a runtime that shows how it was called and what it found, and somebody who answers it."""
+    requests = Requests(tmp_path / "ask")
+    runtime = tmp_path / "runc it is"
+    runtime.write_text('#!/bin/sh\necho "$@"; ls /proc/self/fd; cat "$3"*\n')
+    runtime.chmod(0o755)
+    script = tmp_path / "wrapper"
+    script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask")))
+    script.chmod(0o755)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        with subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            if select.select([requests.descriptor], [], [], 10 if words[0] in {"create", "exec"} else 0)[0]:
+                for request in requests.read():
+                    answer(request, ADDED)
+            output, errors = process.communicate(timeout=10)
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+    yield run
+    os.close(requests.descriptor)
+
+
+def test_the_runtime_finds_the_bundle_edited_and_nothing_else(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    config = sandbox("network", cgroupsPath="/x") | {"mounts": []}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = wrapped("create", "--bundle", str(tmp_path), "--pid-file", "two words", "name")
+    called, *descriptors = result.stdout.splitlines()
+    assert called == f"create --bundle {tmp_path} --pid-file two words name"
+    assert "9" not in descriptors
+    assert "cgroupsPath" not in (tmp_path / "config.json").read_text()
+    assert PING in (tmp_path / "config.json").read_text()
+    assert not (tmp_path / "config.json.answer").exists()
+
+
+def test_what_is_executed_in_a_container_finds_the_launcher(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "process").write_text(json.dumps(process("PATH=/bin")))
+    assert "/run/pinnace/bin:/bin" in wrapped("exec", "--process", str(tmp_path / "process"), "name").stdout
+
+
+def test_the_runtime_is_not_called_for_a_bundle_that_cannot_be_edited(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    result = wrapped("create", "--bundle", str(tmp_path), "name")
+    assert result.returncode == 1
+    assert "could not edit" in result.stderr
+    assert not result.stdout
+
+
+def test_all_else_is_none_of_our_business(wrapped: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    assert wrapped("delete", "--force", "name").stdout.startswith("delete --force name")

@@ -117,7 +117,7 @@ def test_the_job_is_the_agent_itself() -> None:
     )
     assert made.script.splitlines()[0] == "#!/bin/sh"
     assert made.script.splitlines()[-1] == (
-        "exec /usr/bin/python3 -m pinnace.node.agent --cluster '/home/a b/c' --join --pod default/one/uid-one "
+        "exec /usr/bin/python3 -m pinnace.node --cluster '/home/a b/c' --join --pod default/one/uid-one "
         "--label=feature.pinnace.dev/x=true"
     )
     assert "--no-requeue" in made.options

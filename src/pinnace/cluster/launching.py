@@ -25,7 +25,7 @@ def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: 
 
 def agent_argv(directory: Path, *more: str) -> list[str]:
     """The agent, with the Python that runs us."""
-    return [sys.executable, "-m", "pinnace.node.agent", "--cluster", str(directory), *more]
+    return [sys.executable, "-m", "pinnace.node", "--cluster", str(directory), *more]
 
 
 def step_argv(directory: Path, options: Sequence[str]) -> list[str]:

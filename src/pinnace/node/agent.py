@@ -1,6 +1,6 @@
 """The agent: turns the allocation that it runs in into a node of a cluster.
 
-    python -m pinnace.node.agent --cluster DIRECTORY [--index N --name NAME | --join [--as NAME] [--pod NS/NAME/UID]]
+    python -m pinnace.node --cluster DIRECTORY [--index N --name NAME | --join [--as NAME] [--pod NS/NAME/UID]]
 
 It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
 node lives. It is the same on every node and in every model; the node with index 0 also has the control plane. A node
@@ -18,11 +18,9 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +31,9 @@ from pinnace.network.door import Door
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, dial
 from pinnace.node import arrival, cache, checks, namespaces, scratch, turns
+from pinnace.node.certificates import Certificates
+from pinnace.node.helpers import fork
 from pinnace.node.init import AT_ONCE, END, Init
-from pinnace.node.linux import die_with_parent
 from pinnace.node.ranks import launcher
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
@@ -94,25 +93,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def fork(work: Callable[[], None]) -> int:
-    """Run something in a process of its own that ends with ours."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # for the agent, though Slurm may tell all
-                signal.signal(number, signal.SIG_IGN)
-            die_with_parent(signal.SIGKILL)
-            work()
-            code = 0
-        except BaseException:  # noqa: BLE001 - nothing of ours may run on in a forked process
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return pid
-
-
 def serve_tenant(node: NodeSpec, turn: turns.Turn | None, left: Callable[[int], None]) -> None:
     from pinnace.node import tenancy  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
 
@@ -141,9 +121,12 @@ def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: turns.Turn) -> bool:
 class Agent:
     """One node, from the host's point of view."""
 
-    def __init__(self, node: NodeSpec, turn: turns.Turn | None = None) -> None:
+    def __init__(
+        self, node: NodeSpec, turn: turns.Turn | None = None, certificates: Certificates | None = None
+    ) -> None:
         self.node = node
         self.turn = turn
+        self.certificates = certificates
         self.lease: cache.Lease | None = None
         self.secret = (node.cluster.secrets / "link.key").read_bytes()
 
@@ -172,9 +155,7 @@ class Agent:
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
-        certificates = 0
-        if node.is_head or node.joined:
-            certificates = fork(self._issue_certificates)
+        self._issue_certificates()
         if node.is_head:
             api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
             about["api"] = api_at.getsockname()[1]
@@ -211,7 +192,7 @@ class Agent:
             helpers["tenant"] = lambda: serve_tenant(node, self.turn, left)
             helpers["ranks"] = lambda: serve_ranks(node, keeper)
         try:
-            self._wait(keeper, line, helpers, certificates)
+            self._wait(keeper, line, helpers, self.certificates.pid if self.certificates else 0)
             return self._exit_code(told) if node.tenant else 0
         finally:
             self._mark_ended()
@@ -247,15 +228,16 @@ class Agent:
         write_json(self.node.cluster.node_file(self.node.index), about)
 
     def _issue_certificates(self) -> None:
-        """Let the control plane's part of pinnace make the kubelets' certificates, now that the nodes are known."""
+        """Of the nodes whose names are known now: all of a job's by its first, those of others by themselves."""
+        node = self.node
+        if not (node.is_head or node.joined):
+            if self.certificates:
+                self.certificates.cancel()
+            return
         nodelist = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-        names = [self.node.name]
-        if nodelist and not self.node.joined:
-            argv = ["scontrol", "show", "hostnames", nodelist]
-            names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-        from pinnace.controlplane import pki  # noqa: PLC0415 - it needs `cryptography`, which only the head has to have
-
-        pki.create_nodes(self.node.cluster.secrets, self.node.cluster.ranges, enumerate(names, self.node.index))
+        names = node.name if node.joined or not nodelist else nodelist
+        self.certificates = self.certificates or Certificates()
+        self.certificates.make(node.cluster.secrets, node.cluster.ranges, names, first=node.index)
 
     def _provision(self) -> None:
         """Become the provisioner, which needs the host's network: Slurm is there, and the API is too."""
@@ -441,7 +423,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], certificates: Certificates | None = None) -> int:
     words = _parser().parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
@@ -488,7 +470,7 @@ def main(argv: list[str]) -> int:
             if words.mpi_container
             else None,
         )
-        return Agent(node, turn).run()
+        return Agent(node, turn, certificates).run()
     except (OSError, namespaces.NamespaceError, PinnaceError) as error:
         reason, hint = explain(error, scratch.base(os.environ))
         message = f"{host} cannot be a node: {reason}"
@@ -523,7 +505,3 @@ def explain(error: Exception, base: Path) -> tuple[str, str]:
         if check.state is checks.State.FAILED:
             return f"{check.name}: {check.text}", check.hint
     return str(error), ""
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

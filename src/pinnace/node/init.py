@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
 from pinnace.node.ranks import launcher as ranks
-from pinnace.node.runtime import last_id, wrapper_script
+from pinnace.node.runtime import Requests, answer, last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
 from pinnace.spec import API_PORT, METRICS_DELAY, read_json, write_json
@@ -72,16 +73,21 @@ class Init:
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             pretend()
+        added = ranks.added(self.node, os.environ) if self.node.tenant else None
+        bundles = Requests(RUN / "bundles")
         self._services()
         poll = select.poll()
-        poll.register(wake, select.POLLIN)
-        poll.register(self.line, select.POLLIN)
+        for readable in (wake, self.line, bundles.descriptor):
+            poll.register(readable, select.POLLIN)
         while True:
             self.supervisor.tick()
             waiting = any(running.process is None for running in self.supervisor.services)
             for descriptor, _ in poll.poll(TICK * 1000 if waiting else None):
                 if descriptor == self.line.fileno():
                     self._obey()
+                elif descriptor == bundles.descriptor:
+                    for request in bundles.read():
+                        self.background(partial(answer, request, added))
                 else:
                     os.read(wake, 4096)
             self._reap()
@@ -128,8 +134,7 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        added = self.write("ranks.json", json.dumps(ranks.added(node, os.environ))) if node.tenant else ""
-        runtime = self.write("runc", wrapper_script(self.python, node.binary("runc"), added), 0o755)
+        runtime = self.write("runc", wrapper_script(node.binary("runc"), str(RUN / "bundles")), 0o755)
         cni = RUN / "cni"
         cni.mkdir()
         self.write("cni/10-pinnace.conflist", json.dumps(config.cni_conflist(node)))
@@ -168,16 +173,17 @@ class Init:
         )
         certificate = Path(node.secret(f"node-{node.name}.kubeconfig"))
         api = listening(str(node.cluster.ranges.node(0)), API_PORT)
+        runtime_there, under_way = Path(config.CONTAINERD_SOCKET).exists, RUN / "kubelet-under-way"
         self.service(
             "kubelet",
             config.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
-            waits_for=lambda: certificate.exists() and os.path.exists(config.CONTAINERD_SOCKET) and api(),  # noqa: PTH110
-            output=paced if node.tenant else None,
+            waits_for=lambda: certificate.exists() and (node.tenant is not None or runtime_there()) and api(),
+            output=partial(paced, ready=runtime_there, under_way=under_way) if node.tenant else None,
         )
         proxy = self.write("kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
         # The pod's own start comes first where a node is for one; Services are there when its program has begun.
-        polite = 5 if node.tenant else 0
-        self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=api, nice=polite)
+        turn, polite = (under_way.exists, 5) if node.tenant else (api, 0)
+        self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
         late = after(METRICS_DELAY)

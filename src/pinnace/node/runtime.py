@@ -3,6 +3,9 @@
 Slurm never delegates cgroups to users, so there is none that a container could be put into; and what the host mounted
 read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
 ``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace.
+
+A shim calls the runtime a dozen times per container, so the wrapper is a few lines of shell. It has the one file edited
+by the node's init, which has Python running: it writes a line into a FIFO, and reads the answer from another.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +21,26 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PING = "net.ipv4.ping_group_range"
+DONE = "done"
 
 
-def wrapper_script(python: str, runc: str, added: str = "") -> str:
-    """A shell script, because the shim calls the runtime a dozen times per container and Python is needed for one.
-
-    ``added`` is a file with what all containers of the node shall have besides; then `kubectl exec` needs Python too.
-    """
-    edit = shlex.join([python, "-I", "-S", str(Path(__file__))])
-    file = shlex.quote(added)
-    also = f"""[ -n "$run" ] && {{ {edit} --process "$process" {file} || exit 1; }}\n""" if added else ""
+def wrapper_script(runc: str, ask: str) -> str:
+    """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end."""
     return f"""#!/bin/sh
 for word in "$@"; do
-  [ "$previous" = --bundle ] && bundle=$word
-  [ "$previous" = --process ] && process=$word
-  [ "$word" = create ] && create=1
-  [ "$word" = exec ] && run=1
+  [ "$previous" = --bundle ] && file=$word/config.json
+  [ "$previous" = --process ] && file=$word
+  case $word in create | exec) kind=$word ;; esac
   previous=$word
 done
-[ -n "$create" ] && {{ {edit} --bundle "$bundle" {file} || exit 1; }}
-{also}exec {shlex.quote(runc)} "$@"
+if [ -n "$kind" ] && [ -n "$file" ]; then
+  mkfifo -m 600 "$file.answer" && exec 9<>"$file.answer" &&
+    echo "$kind $file" 1<>{shlex.quote(ask)} && read -r answer <&9
+  rm -f "$file.answer"
+  exec 9>&-
+  [ "$answer" = "{DONE}" ] || {{ echo "$answer" >&2; exit 1; }}
+fi
+exec {shlex.quote(runc)} "$@"
 """
 
 
@@ -122,11 +124,10 @@ def with_launcher(config: dict[str, Any], added: dict[str, Any]) -> dict[str, An
     return config | {"process": process, "mounts": [*config["mounts"], added["mount"]]}
 
 
-def main(what: str, name: str, file: str) -> None:
-    added = json.loads(Path(file).read_text()) if file else None
-    path = Path(name) / "config.json" if what == "--bundle" else Path(name)
+def edit(kind: str, path: Path, added: dict[str, Any] | None) -> None:
+    """The configuration of a container that is created, or of a process that is executed in one."""
     about = json.loads(path.read_text())
-    if what == "--bundle":
+    if kind == "create":
         bundle = keeping_read_only(without_cgroups(about), is_read_only)
         last = last_id(Path("/proc/self/gid_map").read_text())
         about = with_ping(with_known_groups(bundle, last), last)
@@ -136,5 +137,28 @@ def main(what: str, name: str, file: str) -> None:
     path.write_text(json.dumps(about))
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def answer(request: str, added: dict[str, Any] | None) -> None:
+    """Do what a wrapper has asked for, and say so; or why not."""
+    kind, _, name = request.partition(" ")
+    try:
+        edit(kind, Path(name), added)
+        word = DONE
+    except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
+        word = f"pinnace could not edit {name}: {error!r}"
+    descriptor = os.open(f"{name}.answer", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{word}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+class Requests:
+    """What the wrappers ask for."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path, 0o600)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def read(self) -> list[str]:
+        """Each is written at once, and shorter than what a FIFO takes at once."""
+        return os.read(self.descriptor, 1 << 16).decode().splitlines()

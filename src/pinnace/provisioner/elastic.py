@@ -233,7 +233,7 @@ class Elastic:
             {"cpus-per-task": str(asked.cpus), "mem": f"{asked.memory}M", "job-name": f"pinnace-{self.spec.name}-node"},
             {name: value for name, value in given.items() if name not in {"nodes", "ntasks"}},
         )
-        agent = [sys.executable, "-m", "pinnace.node.agent", "--cluster", str(self.spec.directory), "--join"]
+        agent = [sys.executable, "-m", "pinnace.node", "--cluster", str(self.spec.directory), "--join"]
         argv = [
             *flags.argv(options),
             *fixed_options(self.spec.directory),

@@ -133,7 +133,7 @@ def submission(
     """The job that becomes the node of a pod."""
     options = job_options(pod, owners, settings, given)
     _, labels = selection(pod)
-    agent = [python, "-m", "pinnace.node.agent", "--cluster", str(directory), "--join", "--pod", str(tenant_of(pod))]
+    agent = [python, "-m", "pinnace.node", "--cluster", str(directory), "--join", "--pod", str(tenant_of(pod))]
     agent += [f"--image={name}" for name in local_images(pod)]
     agent += mpi_words(pod, owners)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
