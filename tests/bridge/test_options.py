@@ -41,15 +41,6 @@ def test_the_same_options_for_both_ways() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [("10", 10), ("1:30", 2), ("1:00", 1), ("1:30:00", 90), ("1:30:01", 91), ("2-3", 3060), ("2-3:4", 3064),
-     ("0:90", 1)],
-)  # fmt: skip
-def test_times(text: str, minutes: int) -> None:
-    assert options.minutes(text) == minutes
-
-
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("2G", 2048), ("1T", 1 << 20), ("2048K", 2), ("5MB", 5)])
 def test_memory(text: str, size: int) -> None:
     assert options.mebibytes(text) == size

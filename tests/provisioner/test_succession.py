@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pinnace.provisioner.settings import Settings
-from pinnace.provisioner.succession import likeness, waits
+from pinnace.provisioner.succession import likeness, waits, window
 from provisioner.samples import container, pod
 
-SETTINGS = Settings()
+SETTINGS = Settings(reuse_seconds=60)
 
 
 def of(owner: str, name: str = "one", **more: Any) -> dict[str, Any]:
@@ -53,6 +53,21 @@ def test_others_are_not(other: dict[str, Any]) -> None:
 )
 def test_some_have_their_job_to_themselves(alone: dict[str, Any]) -> None:
     assert not kind(alone)
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [
+        (of("a"), 60),
+        (of("a", activeDeadlineSeconds=30), 60),
+        (of("a", annotations={"pinnace.dev/flags": "--time=1:00:00"}), 60),
+        (of("a", annotations={"pinnace.dev/flags": "--time=5"}), 30),
+        (of("a", annotations={"pinnace.dev/flags": "--time=5"}, activeDeadlineSeconds=300), 0),
+        (of("a", annotations={"pinnace.dev/flags": "--time=UNLIMITED"}), 60),
+    ],
+)
+def test_whoever_comes_later_has_the_time_that_was_asked_for(body: dict[str, Any], seconds: float) -> None:
+    assert window(body, [], SETTINGS, []) == pytest.approx(seconds)
 
 
 def test_it_can_be_switched_off() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinnace.slurm.times import parse_span
+from pinnace.slurm.times import parse_limit, parse_span
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,12 @@ def test_what_squeue_prints_becomes_seconds(text: str, seconds: int) -> None:
 @pytest.mark.parametrize("text", ["UNLIMITED", "NOT_SET", "INVALID", "", "Partition_Limit"])
 def test_what_has_no_end_is_none(text: str) -> None:
     assert parse_span(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("10", 10), ("1:30", 2), ("1:00", 1), ("1:30:00", 90), ("1:30:01", 91), ("2-3", 3060), ("2-3:4", 3064),
+     ("0:90", 1)],
+)  # fmt: skip
+def test_what_sbatch_takes_becomes_minutes(text: str, minutes: int) -> None:
+    assert parse_limit(text) == minutes

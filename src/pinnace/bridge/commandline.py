@@ -13,6 +13,7 @@ from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableErro
 from pinnace.errors import SlurmError
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import JobState
+from pinnace.slurm.times import parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,7 +212,7 @@ def parse_partitions(text: str) -> list[Partition]:
             nodes=int(nodes) + (known.nodes if known else 0),
             cpus=min(int(cpus), known.cpus) if known else int(cpus),
             memory=min(int(memory), known.memory) if known else int(memory),
-            minutes=None if limit == "infinite" else options.minutes(limit),
+            minutes=None if limit == "infinite" else parse_limit(limit),
             features=tuple(sorted({*mine, *(known.features if known else ())})),
             up=state == "up",
         )

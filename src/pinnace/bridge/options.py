@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import UsageError
+from pinnace.slurm.times import parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,6 @@ Options = dict[str, str]
 """Long names of sbatch's options and their values; a flag has the value ``""``."""
 
 MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # in MiB, as Slurm counts
-TIME = re.compile(r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?)|(?P<rest>\d+(?::\d+){0,2})")
 
 
 class Kind(StrEnum):
@@ -173,25 +173,11 @@ def mebibytes(text: str) -> int:
     return max(1, round(int(found[1]) * MEMORY[found[2].upper()]))
 
 
-def minutes(text: str) -> int:
-    """Slurm's forms of a time: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Rounded up, as Slurm does."""
-    found = TIME.fullmatch(text.strip())
-    if not found:
-        raise ValueError("not a time")
-    if found["rest"] is None:
-        days, hours, mins, seconds = (int(found[part] or 0) for part in ("d", "dh", "dm", "ds"))
-    else:
-        parts = [int(part) for part in found["rest"].split(":")]
-        hours, mins, seconds = [0, *parts, 0] if len(parts) == 1 else [0, *parts] if len(parts) == 2 else parts
-        days = 0
-    return (days * 24 + hours) * 60 + mins + (seconds > 0)
-
-
 IN_REST: dict[Kind, Callable[[str], Any]] = {
     Kind.COUNT: int,
     Kind.RANGE: lambda value: [int(count) for count in value.split("-", maxsplit=1)] if "-" in value else int(value),
     Kind.MEMORY: mebibytes,
-    Kind.TIME: minutes,
+    Kind.TIME: parse_limit,
     Kind.MOMENT: lambda value: int(dt.datetime.fromisoformat(value).timestamp()),
     Kind.FLAG: lambda _: True,
     Kind.CHOICE: lambda value: value == "yes",

@@ -93,10 +93,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def serve_tenant(node: NodeSpec, turn: turns.Turn | None, left: Callable[[int], None]) -> None:
+def serve_tenant(node: NodeSpec, turn: turns.Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
     from pinnace.node import tenancy  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
 
-    tenancy.serve(node, turn, left)
+    tenancy.serve(node, turn, containerd, left)
 
 
 def serve_ranks(node: NodeSpec, keeper: int) -> None:
@@ -189,7 +189,8 @@ class Agent:
             os.kill(agent, LEFT)
 
         if node.tenant:
-            helpers["tenant"] = lambda: serve_tenant(node, self.turn, left)
+            containerd = self.lease.containerd if self.lease else node.scratch / "containerd"
+            helpers["tenant"] = lambda: serve_tenant(node, self.turn, containerd, left)
             helpers["ranks"] = lambda: serve_ranks(node, keeper)
         try:
             self._wait(keeper, line, helpers, self.certificates.pid if self.certificates else 0)

@@ -21,7 +21,7 @@ from pinnace.provisioner import ending
 from pinnace.provisioner.hands import Kubernetes
 from pinnace.provisioner.reconciling import NUMBER
 from pinnace.provisioner.settings import Settings
-from pinnace.provisioner.succession import likeness, waits
+from pinnace.provisioner.succession import likeness, waits, window
 from pinnace.provisioner.translation import comment, tenant_of
 from pinnace.slurm.commands import Slurm
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     Object = dict[str, Any]
 
-MANY = 64  # pods that are looked at for one that may follow: whoever else looks shall find others
+MANY = 16  # pods that are looked at for one that may follow: whoever else looks shall find others
 PAUSES = (0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)  # seconds before each look; a controller makes a pod when another ends
 
 
-def bind(api: Api, tenant: Tenant, node: str) -> None:
-    """Give a pod its node, as a scheduler does."""
+def bind(api: Api, tenant: Tenant, node: str, notes: dict[str, str] | None = None) -> None:
+    """Give a pod its node, as a scheduler does; the pod gets the annotations."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    metadata = {"name": tenant.name, "uid": tenant.uid}
+    metadata = {"name": tenant.name, "uid": tenant.uid, "annotations": notes or {}}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
     api.request("POST", f"{tenant.path}/binding", body)
 
@@ -51,10 +51,17 @@ class Succession:
         provisioning = node.cluster.provisioning
         self.settings = Settings.from_json(provisioning.settings) if provisioning else Settings()
         self.given = provisioning.options if provisioning else ()
-        self.until = time.monotonic() + self.settings.reuse_seconds
+        self.begin = time.monotonic()
+        self.until = self.begin + self.settings.reuse_seconds
+        self.job = os.environ.get("SLURM_JOB_ID", "0")
         self.owners: list[Object] | None = None
         self.before: list[str] = []
         self.dice = random.SystemRandom()
+
+    @property
+    def open(self) -> bool:
+        """Whether it is not too late for more."""
+        return time.monotonic() < self.until
 
     def present(self) -> Object | None:
         """The pod that is here and has not ended."""
@@ -62,14 +69,16 @@ class Succession:
         return next((pod for pod in listing["items"] if not ending.is_terminal(pod)), None)
 
     def follow(self, pod: Object) -> Object | None:
-        """Take a pod like this one that waits, if it is not too late for more. It may not have been made yet."""
-        if time.monotonic() > self.until:
+        """Take a pod like this one that waits, if it is not too late. It may not have been made yet."""
+        if not self.open:
             return None
         with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
             if self.owners is None:
                 self.owners = Kubernetes(self.api).owners(pod)
             kind = self._likeness(pod)
-            for pause in PAUSES if kind else ():
+            if kind:
+                self.until = self.begin + window(pod, self.owners, self.settings, self.given)
+            for pause in PAUSES if kind and self.open else ():
                 time.sleep(pause)
                 candidates = [waiting for waiting in self._waiting(pod) if self._likeness(waiting) == kind]
                 if candidates and (taken := self._take(self.dice.choice(candidates))):
@@ -92,7 +101,7 @@ class Succession:
 
     def _take(self, pod: Object) -> Object | None:
         try:
-            bind(self.api, tenant_of(pod), self.node.name)
+            bind(self.api, tenant_of(pod), self.node.name, {NUMBER: self.job})
         except ApiError as error:
             if error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}:
                 return None
@@ -101,11 +110,8 @@ class Succession:
 
     def _announce(self, pod: Object) -> None:
         """Let Slurm and the pod say where it runs. Nothing depends on it."""
-        job = os.environ.get("SLURM_JOB_ID", "0")
         words = [comment(self.node.cluster.name, pod, self.owners or ())]
         words += ["after", *self.before] if self.before else []
         with contextlib.suppress(PinnaceError, ApiError, OSError, http.client.HTTPException):
-            Slurm().rename(int(job), pod["metadata"]["name"], " ".join(words))
-            kubernetes = Kubernetes(self.api)
-            kubernetes.annotate(pod, {NUMBER: job})
-            kubernetes.event(pod, "Normal", "Followed", f"runs in job {job}, which had room for it")
+            Slurm().rename(int(self.job), pod["metadata"]["name"], " ".join(words))
+            Kubernetes(self.api).event(pod, "Normal", "Followed", f"runs in job {self.job}, which had room for it")

@@ -15,42 +15,45 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
+import math
 import os
 import queue
 import signal
-import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import Api, ApiError, timestamp
 from pinnace.controlplane.watching import Changed, Listed, watch
 from pinnace.node.arrival import EVICT, EVICTED
+from pinnace.node.outcome import Notes, container_code, has_ended, is_spent, room_for_two
 from pinnace.node.succession import Succession, bind
 from pinnace.provisioner import ending, outside
 from pinnace.provisioner.hands import Kubernetes
 from pinnace.provisioner.reconciling import retirement
-from pinnace.provisioner.resources import needs
 from pinnace.provisioner.translation import claim_names, tenant_of
 from pinnace.spec import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pinnace.controlplane.access import Access
     from pinnace.node.turns import Turn
-    from pinnace.spec import ClusterSpec, NodeSpec, Share, Tenant
+    from pinnace.spec import ClusterSpec, NodeSpec, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 AGAIN = 0.5  # seconds
 RETRY = 0.1  # seconds before the API is asked again
+LOOK = 0.05  # seconds between looks at what containerd has noted
 CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def serve(node: NodeSpec, turn: Turn | None, left: Callable[[int], None]) -> None:
+def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
-    tenancy = Tenancy(node, turn)
+    tenancy = Tenancy(node, turn, Notes(containerd))
     signal.signal(EVICT, tenancy.end)
     code = tenancy.run()
     _retire(tenancy.api, node)
@@ -63,10 +66,10 @@ def serve(node: NodeSpec, turn: Turn | None, left: Callable[[int], None]) -> Non
 class Tenancy:
     """The pods of a node: the one that it was made for, and those that follow it."""
 
-    def __init__(self, node: NodeSpec, turn: Turn | None) -> None:
+    def __init__(self, node: NodeSpec, turn: Turn | None, notes: Notes) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
-        self.node, self.tenant, self.turn = node, node.tenant, turn
+        self.node, self.tenant, self.turn, self.notes = node, node.tenant, turn, notes
         self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
@@ -91,7 +94,8 @@ class Tenancy:
             if claims := claim_names(pod):
                 work = (Api(self.access), self.node.name, tenant_of(pod), claims)
                 threading.Thread(target=_choose_volumes, args=work, daemon=True).start()
-            last = self._live(pod, is_spent if room_for_two(pod, self.node.share) else has_ended)
+            early = room_for_two(pod, self.node.share) and self.succession.open
+            last = self._live(pod, partial(is_spent, noted=self.notes.exit_code) if early else has_ended)
             pod = self._following(last)
             if pod and last:
                 before.append(last)
@@ -110,25 +114,32 @@ class Tenancy:
         return self.succession.follow(last)
 
     def _live(
-        self, pod: dict[str, Any] | None, until: Callable[[dict[str, Any]], bool] | None = None
+        self, pod: dict[str, Any] | None, done: Callable[[dict[str, Any]], bool] = has_ended
     ) -> dict[str, Any] | None:
         """Follow a pod to its end, and help it there if it has been asked to. None if it was deleted."""
-        done = until or has_ended
-        deadline = 0.0
+        deadline = math.inf
         while pod is not None and not done(pod):
-            if self.evicted.is_set() and not deadline:
+            if self.evicted.is_set() and deadline == math.inf:
                 deadline = time.monotonic() + EVICT_LIMIT
                 _set_deadline(self.api, tenant_of(pod))
-            try:
-                heard = self.news.get(timeout=max(0.0, deadline - time.monotonic()) if deadline else None)
-            except queue.Empty:
+            if time.monotonic() > deadline:
                 return pod
+            try:
+                heard = self.news.get(timeout=self._patience(deadline, done))
+            except queue.Empty:
+                continue
             if heard:
                 pod = self._as_heard(pod, heard)
             if self.turn and (pod is None or pod["status"].get("phase") != "Pending"):
                 self.turn.hand_on()
                 self.turn = None
         return pod
+
+    def _patience(self, deadline: float, done: Callable[[dict[str, Any]], bool]) -> float | None:
+        """How long to wait for news: what containerd notes has to be looked for, while another pod may still follow."""
+        if done is not has_ended and self.succession.open:
+            return LOOK
+        return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
     def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:
         uid = pod["metadata"]["uid"]
@@ -153,37 +164,6 @@ def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
     except (OSError, http.client.HTTPException):
         return True
     return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
-
-
-def has_ended(pod: dict[str, Any]) -> bool:
-    """Whether a pod's kubelet has said the last word. Of one that is being deleted, that is that it is gone."""
-    return ending.is_terminal(pod) and "deletionTimestamp" not in pod["metadata"]
-
-
-def is_spent(pod: dict[str, Any]) -> bool:
-    """Whether all of a pod's containers have succeeded. Its kubelet calls it ended only a second later."""
-    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
-    codes = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
-    finite = pod["spec"].get("restartPolicy") != "Always" and "deletionTimestamp" not in pod["metadata"]
-    return has_ended(pod) or (finite and bool(codes) and all(code == 0 for code in codes))
-
-
-def room_for_two(pod: dict[str, Any], share: Share) -> bool:
-    """Whether a kubelet would let a second such pod in before it calls the first one ended."""
-    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
-    if pod["spec"].get("hostNetwork") or any("hostPort" in port for port in ports):
-        return False
-    wanted = needs(pod)
-    offered = {"cpu": min(share.cpus or sys.maxsize, os.cpu_count() or 1), "memory": share.memory or sys.maxsize}
-    return all(2 * amount <= offered.get(name, 0) for name, amount in wanted.items())
-
-
-def container_code(pod: dict[str, Any]) -> int:
-    """The exit code of a pod: the first of its containers' that is not 0."""
-    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
-    codes = [int(status["state"].get("terminated", {}).get("exitCode", 0)) for status in statuses]
-    failed = 1 if pod["status"].get("phase") == "Failed" else 0
-    return next((code for code in codes if code), failed) if failed else 0
 
 
 def _access(cluster: ClusterSpec) -> Access:

@@ -5,7 +5,7 @@ exclusive = false              # whole nodes
 overhead_mib = 640             # for the processes of the node itself
 default_memory_mib = 512       # of a pod that says nothing about memory
 max_jobs = 200                 # in Slurm's queue at a time, for this cluster; the site may allow fewer
-reuse_seconds = 60             # for so long a job takes further pods of the same owner; 0: every pod has its own
+reuse_seconds = 120            # for so long a job takes further pods of the same owner; 0: every pod has its own
 flags = ["--comment2"]         # options of the site's own that pods may use, as --name=value
 idle_seconds = 60              # after which an elastic node leaves
 drain_seconds = 300            # before an elastic node's time limit, at which its pods have to go
@@ -41,7 +41,7 @@ class Settings:
     overhead_mib: int = 640
     default_memory_mib: int = 512
     max_jobs: int = 200
-    reuse_seconds: int = 60
+    reuse_seconds: int = 120
     flags: list[str] = field(default_factory=list)
     idle_seconds: int = 60
     drain_seconds: int = 300

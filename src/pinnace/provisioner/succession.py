@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.placement import SCHEDULER
 from pinnace.errors import UsageError
 from pinnace.provisioner.selection import selection
-from pinnace.provisioner.translation import job_options
+from pinnace.provisioner.translation import controller, job_options, least_time
+from pinnace.slurm.times import parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
 SEVERAL = {"nodes", "ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-core", "ntasks-per-gpu"}
 OF_ONE_JOB = {"begin", "deadline", "dependency", "hold"}
-
-
-def controller(pod: Object) -> str:
-    """The uid of what made a pod; nothing if a person did."""
-    return next((owner["uid"] for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), "")
 
 
 def likeness(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> str:
@@ -43,6 +39,18 @@ def likeness(pod: Object, owners: Sequence[Object], settings: Settings, given: S
         return ""
     asked = {name: value for name, value in options.items() if name != "job-name"}
     return json.dumps([pod["metadata"]["namespace"], controller(pod), asked, labels], sort_keys=True)
+
+
+def window(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> float:
+    """For how many seconds after its start a job takes more pods: so that each has its time, or nine tenths of it."""
+    asked = job_options(pod, owners, settings, given).get("time")
+    if not asked:
+        return settings.reuse_seconds
+    try:
+        limit = 60 * parse_limit(asked)
+    except ValueError:  # without an end
+        return settings.reuse_seconds
+    return max(0.0, min(settings.reuse_seconds, limit - (least_time(pod) or 0.9 * limit)))
 
 
 def waits(pod: Object) -> bool:

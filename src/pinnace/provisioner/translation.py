@@ -90,9 +90,21 @@ def resource_options(pod: Object, settings: Settings) -> Options:
     return options
 
 
-def time_option(pod: Object) -> Options:
+def controller(pod: Object) -> str:
+    """The uid of what made a pod; nothing if a person did."""
+    return next((owner["uid"] for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), "")
+
+
+def least_time(pod: Object) -> int:
+    """What a pod with a deadline needs of its job, in seconds; 0 without."""
     seconds = pod["spec"].get("activeDeadlineSeconds")
-    return {"time": str(math.ceil((seconds + START + GRACE) / 60))} if seconds else {}
+    return seconds + START + GRACE if seconds else 0
+
+
+def time_option(pod: Object, settings: Settings) -> Options:
+    """The last of those who may share a job needs as long as the first."""
+    shared = settings.reuse_seconds if controller(pod) else 0
+    return {"time": str(math.ceil((least_time(pod) + shared) / 60))} if least_time(pod) else {}
 
 
 def priority_options(pod: Object, settings: Settings) -> Options:
@@ -113,7 +125,7 @@ def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given
         flags.parse(shlex.join(given), also=also),
         {"job-name": pod["metadata"]["name"]},
         resource_options(pod, settings),
-        time_option(pod),
+        time_option(pod, settings),
         priority_options(pod, settings),
         where,
         *(wishes.options(notes, also=also) for notes in words),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pinnace.node.tenancy import container_code, has_ended, is_spent, room_for_two
+from pinnace.node.outcome import Notes, container_code, has_ended, room_for_two
+from pinnace.node.outcome import is_spent as spent
 from pinnace.spec import Share
 from provisioner.samples import container, pod
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
 GIB = 1 << 30
+
+
+def is_spent(body: dict[str, Any], noted: Callable[[str], int | None] = lambda _: None) -> bool:
+    return spent(body, noted)
 
 
 def with_codes(*codes: int | None, phase: str = "Running", **more: Any) -> dict[str, Any]:
@@ -19,7 +28,9 @@ def with_codes(*codes: int | None, phase: str = "Running", **more: Any) -> dict[
     states: list[dict[str, Any]] = [
         {"running": {}} if code is None else {"terminated": {"exitCode": code}} for code in codes
     ]
-    body["status"]["containerStatuses"] = [{"state": state} for state in states]
+    body["status"]["containerStatuses"] = [
+        {"state": state, "containerID": f"containerd://{number}"} for number, state in enumerate(states)
+    ]
     return body
 
 
@@ -29,6 +40,21 @@ def test_a_pod_is_spent_when_all_containers_have_succeeded() -> None:
     assert is_spent(with_codes(0, phase="Succeeded"))
     for body in (with_codes(), with_codes(0, None), with_codes(0, 1), with_codes(0, deleted=True)):
         assert not is_spent(body)
+
+
+def test_what_containerd_has_noted_counts_before_the_kubelet_has_seen_it(tmp_path: Path) -> None:
+    body, notes = with_codes(0, None), Notes(tmp_path)
+    assert not is_spent(body, notes.exit_code)
+    place = tmp_path / "io.containerd.grpc.v1.cri" / "containers" / "1"
+    place.mkdir(parents=True)
+    for text, ended in (
+        ('{"Version":"v1","StartedAt":17,"FinishedAt":0,"ExitCode":0}', False),
+        ('{"Version":"v1","Star', False),
+        ('{"Version":"v1","StartedAt":17,"FinishedAt":18,"ExitCode":3}', False),
+        ('{"Version":"v1","StartedAt":17,"FinishedAt":18,"ExitCode":0}', True),
+    ):
+        (place / "status").write_text(text)
+        assert is_spent(body, notes.exit_code) is ended
 
 
 def test_a_container_that_restarts_always_is_never_spent() -> None:
