@@ -176,12 +176,13 @@ def pending(site: Site, count: int = 1000) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError("the pods were not made")
         time.sleep(2)
-    time.sleep(60)
-    first = memory_of(site)
-    time.sleep(60)
+    memory = [before]
+    for _ in range(6):
+        time.sleep(30)
+        memory.append(memory_of(site))
     looks = [float(value) for value in re.findall(r"looked at \d{3,} pods.* in ([\d.]+) s", site.log.read_text())]
     say(f"{count} pending pods: longest look {max(looks):.3f} s, last {looks[-1]:.3f} s")
-    say(f"memory of the provisioner: {before} MiB before, {first} MiB, a minute later {memory_of(site)} MiB")
+    say(f"memory of the provisioner, before and every half minute: {', '.join(map(str, memory))} MiB")
     say(f"jobs in the queue: {len(site.run('squeue', '--me', '--noheader').splitlines())}")
     site.kubectl("delete", "job", "pending")
 

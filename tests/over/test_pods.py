@@ -211,6 +211,21 @@ def test_a_pod_whose_host_dies_has_failed(jobs: Kubectl) -> None:
     jobs("delete", "pod", "doomed")
 
 
+def test_a_pod_whose_job_is_preempted_has_failed_and_no_job_is_requeued(jobs: Kubectl) -> None:
+    jobs.apply(manifest("victim", ["sleep", "600"], metadata=flags("-p spare -w n3 --cpus-per-task=6 --time=5")))
+    wait_for_phase(jobs, "victim", "Running")
+    job = job_of(jobs, "victim")
+    refused = jobs.user.run("scontrol", "requeue", job, code=None)
+    assert refused.returncode, "our jobs do not run a second time"
+    assert status(jobs, "victim")["phase"] == "Running"
+    jobs.user.run("srun", "-w", "n3", "--cpus-per-task=6", "--mem=100M", "true")
+    wait_for_phase(jobs, "victim", "Failed")
+    wait_until("Slurm's word", lambda: status(jobs, "victim")["reason"] == "SlurmPreempted", limit=LIMIT, interval=0.5)
+    assert "DisruptionTarget" in {condition["type"] for condition in status(jobs, "victim")["conditions"]}
+    assert wait_for_end(jobs.user, job) == "PREEMPTED"
+    jobs("delete", "pod", "victim")
+
+
 def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) -> None:
     alice = jobs.user
     host = json.loads((alice.home / ".local/share/pinnace/clusters/jobs/nodes/0.json").read_text())["name"]

@@ -29,8 +29,13 @@ def test_reasons(state: JobState | None, word: str) -> None:
 
 
 def test_a_node_that_was_told_in_time_ran_out_of_time() -> None:
-    assert explanation(7, JobState.FAILED)["reason"] == "SlurmTimeout"
-    assert explanation(7, JobState.CANCELLED)["reason"] == "SlurmCancelled"
+    assert explanation(7, JobState.FAILED, NOW)["reason"] == "SlurmTimeout"
+    assert explanation(7, JobState.CANCELLED, NOW) == {
+        "reason": "SlurmCancelled",
+        "message": "job 7 was cancelled (CANCELLED)",
+        "conditions": [],
+    }
+    assert explanation(7, JobState.PREEMPTED, NOW)["conditions"][0]["type"] == "DisruptionTarget"
 
 
 def test_containers_that_ran_were_killed_and_the_others_keep_what_they_said() -> None:

@@ -251,7 +251,7 @@ def test_a_pod_that_slurm_ended_says_so() -> None:
     body["status"]["reason"] = "DeadlineExceeded"
     found = plan(world(body, jobs=[job(7, JobState.CANCELLED)]), Memory(), NOW, room=5)
     assert found == [Explain(pod=body, job=7, state=JobState.CANCELLED)]
-    body["status"] |= ending.explanation(7, JobState.CANCELLED)
+    body["status"] |= ending.explanation(7, JobState.CANCELLED, "now")
     assert plan(world(body, jobs=[job(7, JobState.CANCELLED)]), Memory(), NOW, room=5) == []
 
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     Object = dict[str, Any]
 
-MANY = 16  # pods that are looked at for one that may follow: whoever else looks shall find others
+MANY = 32  # pods that are looked at for one that may follow: whoever else looks shall find others
+OF_A_JOB = "batch.kubernetes.io/controller-uid"
 PAUSES = (0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)  # seconds before each look; a controller makes a pod when another ends
 
 
@@ -95,8 +96,10 @@ class Succession:
 
     def _waiting(self, pod: Object) -> list[Object]:
         selector = f"spec.schedulerName%3D{SCHEDULER},spec.nodeName%3D,status.phase%3DPending"
-        where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
-        found: list[Object] = self.api.get(f"{where}?fieldSelector={selector}&limit={MANY}")["items"]
+        where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods?fieldSelector={selector}&limit={MANY}"
+        if job := pod["metadata"].get("labels", {}).get(OF_A_JOB):  # those of others shall not be all that is found
+            where += f"&labelSelector={OF_A_JOB}%3D{job}"
+        found: list[Object] = self.api.get(where)["items"]
         return [other for other in found if waits(other)]
 
     def _take(self, pod: Object) -> Object | None:

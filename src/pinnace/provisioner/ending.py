@@ -56,14 +56,14 @@ def needs_explanation(pod: Object) -> bool:
     return evicted and pod["status"].get("phase") == "Failed" and pod["status"].get("reason") == "DeadlineExceeded"
 
 
-def explanation(job: int, state: JobState | None) -> Object:
+def explanation(job: int, state: JobState | None, now: str) -> Object:
     """The change of a status whose containers have been reported already.
 
     A node that was told before its time limit ends in order, so that Slurm calls its job failed or completed.
     """
     in_time = {JobState.COMPLETED, JobState.FAILED, JobState.COMPLETING}
     word, text = reason(job, JobState.TIMEOUT if state in in_time else state)
-    return {"reason": word, "message": text}
+    return {"reason": word, "message": text, "conditions": _disruption(word, text, now)}
 
 
 def failure(pod: Object, job: int, state: JobState | None, now: str) -> Object:
@@ -83,11 +83,12 @@ def failure(pod: Object, job: int, state: JobState | None, now: str) -> Object:
         {"type": name, "status": "False", "reason": "PodFailed", "lastTransitionTime": now}
         for name in ("Ready", "ContainersReady")
     ]
-    if word in DISRUPTIONS:
-        conditions.append(
-            {"type": "DisruptionTarget", "status": "True", "reason": word, "message": text, "lastTransitionTime": now}
-        )
-    return status | {"conditions": conditions}
+    return status | {"conditions": [*conditions, *_disruption(word, text, now)]}
+
+
+def _disruption(word: str, text: str, now: str) -> list[Object]:
+    about = {"type": "DisruptionTarget", "status": "True", "reason": word, "message": text, "lastTransitionTime": now}
+    return [about] if word in DISRUPTIONS else []
 
 
 def _ended(entry: Object | None, container: Object, word: str, now: str) -> Object:

@@ -163,7 +163,7 @@ class Hands:
             case reconciling.Fail(pod=pod, job=job, state=state):
                 self._fail(pod, job, state)
             case reconciling.Explain(pod=pod, job=job, state=state):
-                status = ending.explanation(job, state)
+                status = ending.explanation(job, state, timestamp())
                 self.kubernetes.set_status(pod, status)
                 self.kubernetes.event(pod, "Warning", status["reason"], status["message"])
             case reconciling.Remove(pod=pod):

@@ -91,6 +91,8 @@ def slurm_conf(plan: Plan, controllers: frozenset[str]) -> str:
         "PriorityType": "priority/multifactor",
         "PriorityWeightPartition": 1000,
         "PriorityWeightQOS": 1000,
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "CANCEL",
         "EnforcePartLimits": "ALL",
         "MpiDefault": "none",
         "SlurmdParameters": "config_overrides",
@@ -114,11 +116,14 @@ def node_lines(plan: Plan) -> list[str]:
 
 
 def partition_lines(plan: Plan) -> list[str]:
+    """Jobs in ``spare`` have what nobody else wants, and lose it when somebody does."""
     gpu_hosts = ",".join(host.name for host in plan.compute if host.gpus)
+    common = "MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP"
     return [
-        "PartitionName=main Nodes=ALL Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP\n",
-        "PartitionName=short Nodes=ALL MaxTime=00:10:00 PriorityJobFactor=10 PriorityTier=10 State=UP\n",
-        f"PartitionName=gpu Nodes={gpu_hosts} MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP\n",
+        f"PartitionName=main Nodes=ALL Default=YES PriorityTier=2 PreemptMode=OFF {common}\n",
+        "PartitionName=short Nodes=ALL PriorityTier=10 PreemptMode=OFF PriorityJobFactor=10 MaxTime=0:10:0 State=UP\n",
+        f"PartitionName=gpu Nodes={gpu_hosts} PriorityTier=2 PreemptMode=OFF {common}\n",
+        f"PartitionName=spare Nodes=ALL PriorityTier=1 {common}\n",
     ]
 
 
