@@ -24,7 +24,7 @@ def say(text):
     open("times", "a").write(f"{time.monotonic()} {text}\\n")
 for number in range(200): say(f"FLAG {number}")
 say("Kubelet version")
-time.sleep(0.05)  # and is busy
+time.sleep(0.5)  # and is busy
 for text in ("Attempting to sync node with API server", "adding", "waiting", "watching"): say(text)
 """
 
