@@ -58,6 +58,15 @@ def wait_for_end(user: User, job: str) -> str:
     return state()
 
 
+def wait_for_no_job(jobs: Kubectl) -> None:
+    """A pod's job ends a moment after the pod."""
+
+    def comments() -> str:
+        return jobs.user.run("squeue", "--me", "--noheader", "--format=%k").stdout
+
+    wait_until("no job to be left", lambda: f"pinnace:{jobs.cluster}:" not in comments(), limit=LIMIT, interval=0.5)
+
+
 def queue(user: User, job: str, form: str) -> str:
     return user.run("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={form}").stdout.strip()
 

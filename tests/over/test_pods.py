@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from over.conftest import Kubectl
-from over.podjobs import LIMIT, events, flags, job_of, log_of, manifest, queue, status, wait_for_end, wait_for_phase
+from over.podjobs import (
+    LIMIT,
+    events,
+    flags,
+    job_of,
+    log_of,
+    manifest,
+    queue,
+    status,
+    wait_for_end,
+    wait_for_no_job,
+    wait_for_phase,
+)
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -245,10 +257,8 @@ def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) 
     assert jobs.json("get", "job", "many")["status"]["succeeded"] == 8
     pods = jobs.json("get", "pods", "-l", "job-name=many")["items"]
     assert len(pods) == 8
-    rows = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=JobID,JobName%60,State").stdout.split()
-    ended = {f"job-{row.split('|')[0]}": row.split("|")[2] for row in rows if "|many-" in row}
-    assert {ended[pod["spec"]["nodeName"]] for pod in pods} == {"COMPLETED"}
-    wait_until("no job to be left", lambda: "many-" not in alice.run("squeue", "--me", "-o", "%j").stdout, limit=LIMIT)
+    wait_for_no_job(jobs)
+    assert {wait_for_end(alice, pod["spec"]["nodeName"].removeprefix("job-")) for pod in pods} == {"COMPLETED"}
     jobs("delete", "job", "many")
 
 
@@ -288,6 +298,7 @@ def test_a_volume_on_the_scratch_of_the_pods_own_node(jobs: Kubectl) -> None:
 
 def test_pods_wait_while_the_user_has_as_many_jobs_as_the_site_allows(jobs: Kubectl) -> None:
     bed, user = jobs.user.bed, jobs.user.name
+    wait_for_no_job(jobs)
     mine = len(jobs.user.run("squeue", "--me", "--noheader").stdout.splitlines())
 
     def allow(count: int) -> None:
