@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 FATAL = (signal.SIGTERM, signal.SIGHUP)
 SCRIPT_LIMIT = 10.0  # seconds that a script has to end, when we have to
@@ -23,17 +23,27 @@ terminals: list[int] = []  # our streams that are on one; later it may be gone, 
 def terminate_on_signals() -> None:
     """Unwind as on Ctrl-C, so that nothing half-done stays behind."""
     terminals[:] = [descriptor for descriptor in range(3) if os.isatty(descriptor)]
-    for number in FATAL:
+    _handle(_first)
+
+
+def _handle(handler: Callable[[int, object], None]) -> None:
+    for number in (signal.SIGINT, *FATAL):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _terminate)
+            signal.signal(number, handler)
 
 
-def _terminate(signum: int, _frame: object) -> None:
-    for number in FATAL:
-        signal.signal(number, signal.SIG_IGN)
+def _first(signum: int, _frame: object) -> None:
+    """From now on everything ends, and a second signal must not cut that short."""
+    _handle(_further)
+    _further(signum, None)
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + signum)
+
+
+def _further(signum: int, _frame: object) -> None:
     if signum == signal.SIGHUP:
         _leave_terminal()
-    raise SystemExit(128 + signum)
 
 
 def _leave_terminal() -> None:
@@ -49,9 +59,8 @@ def uninterrupted() -> Iterator[None]:
     """While a cluster ends: that is what every signal asks for, and it takes less than half a minute."""
 
     def hear(signum: int, _frame: object) -> None:
-        if signum == signal.SIGHUP:
-            _leave_terminal()
-        elif signum == signal.SIGINT:
+        _further(signum, None)
+        if signum == signal.SIGINT:
             click.echo("the cluster is ending: its pods get their grace period, 20 s at most", err=True)
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGINT, *FATAL)}

@@ -1,0 +1,44 @@
+"""Signals, one after the other, while a command ends what it has begun."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import time
+from pinnace.cli.interruption import terminate_on_signals, uninterrupted
+terminate_on_signals()
+try:
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        print("ending", flush=True)
+        time.sleep(1)  # and has not come to the next line
+        with uninterrupted():
+            print("ended", flush=True)
+except SystemExit as error:
+    print(error.code, flush=True)
+"""
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_cut_short_what_the_first_has_begun(
+    first: signal.Signals, second: signal.Signals
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(first)
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(second)
+        output, _ = process.communicate(timeout=30)
+    assert output.splitlines() == ["ended", *([] if first == signal.SIGINT else [str(128 + first)])]
+    assert process.returncode == 0
