@@ -14,6 +14,7 @@ import contextlib
 import errno
 import json
 import os
+import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -244,3 +245,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+
+
+def agent_argv(directory: Path, *more: str, python: str = sys.executable) -> list[str]:
+    """What makes a node of the cluster with this directory, wherever it runs."""
+    return [python, "-m", "pinnace.node", "--cluster", str(directory), *more]

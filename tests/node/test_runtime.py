@@ -117,7 +117,7 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     runtime.write_text('#!/bin/sh\necho "$@"; ls /proc/self/fd; cat "$3"*\n')
     runtime.chmod(0o755)
     script = tmp_path / "wrapper"
-    script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask")))
+    script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask"), launcher=True))
     script.chmod(0o755)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -161,6 +161,11 @@ def test_the_runtime_is_not_called_for_a_bundle_that_cannot_be_edited(
     assert result.returncode == 1
     assert "could not edit" in result.stderr
     assert not result.stdout
+
+
+def test_only_where_there_is_a_launcher_does_exec_ask_for_anything() -> None:
+    assert "create | exec)" in wrapper_script("runc", "ask", launcher=True)
+    assert "exec)" not in wrapper_script("runc", "ask", launcher=False)
 
 
 def test_all_else_is_none_of_our_business(wrapped: Callable[..., subprocess.CompletedProcess[str]]) -> None:

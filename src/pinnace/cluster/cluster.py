@@ -37,7 +37,7 @@ from pinnace.node.stopping import ask_to_stop
 from pinnace.provisioner.translation import claimed
 from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
-from pinnace.spec import HEAD, ClusterSpec
+from pinnace.spec import HEAD, ClusterSpec, agent_argv
 from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Cluster:
         """What starts the agents, for a cluster that ends with us."""
         path = self.directory.path
         if self.place is Place.LOCAL:
-            return launching.agent_argv(path)
+            return agent_argv(path)
         if self.place is Place.ALLOCATION:
             return launching.step_argv(path, launching.inside_options(os.environ))
         options = [f"--job-name=pinnace-{self.name}", f"--comment=pinnace:{self.name}", *self.options]

@@ -14,13 +14,12 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pinnace.cluster.launching import agent_argv
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
 from pinnace.node.linux import die_with_parent
 from pinnace.slurm import host_name
-from pinnace.spec import read_json
+from pinnace.spec import agent_argv, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 from pinnace.slurm.commands import batch_script
+from pinnace.spec import agent_argv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +21,6 @@ def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: 
     asked = any(option.split("=")[0] in MEMORY_OPTIONS for option in options)
     asked |= any(name.startswith(("SBATCH_MEM", "SLURM_MEM", "SBATCH_EXCLUSIVE")) for name in environment)
     return list(options) if asked else [*options, f"--mem={memory}"]
-
-
-def agent_argv(directory: Path, *more: str) -> list[str]:
-    """The agent, with the Python that runs us."""
-    return [sys.executable, "-m", "pinnace.node", "--cluster", str(directory), *more]
 
 
 def step_argv(directory: Path, options: Sequence[str]) -> list[str]:

@@ -42,6 +42,7 @@ RUN = Path("/run/pinnace")
 END = b"end"
 AT_ONCE = b"now"
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
+PROXY_LIMIT = 5.0  # seconds after which kube-proxy starts even if the kubelet has not said that it is under way
 TICK = 0.01  # seconds between looks at what services wait for, while any does
 
 
@@ -134,7 +135,8 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        runtime = self.write("runc", wrapper_script(node.binary("runc"), str(RUN / "bundles")), 0o755)
+        wrapper = wrapper_script(node.binary("runc"), str(RUN / "bundles"), launcher=node.tenant is not None)
+        runtime = self.write("runc", wrapper, 0o755)
         cni = RUN / "cni"
         cni.mkdir()
         self.write("cni/10-pinnace.conflist", json.dumps(config.cni_conflist(node)))
@@ -182,7 +184,8 @@ class Init:
         )
         proxy = self.write("kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
         # The pod's own start comes first where a node is for one; Services are there when its program has begun.
-        turn, polite = (under_way.exists, 5) if node.tenant else (api, 0)
+        anyway = after(PROXY_LIMIT)
+        turn, polite = (lambda: under_way.exists() or anyway(), 5) if node.tenant else (api, 0)
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]

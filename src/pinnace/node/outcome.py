@@ -48,7 +48,7 @@ def is_spent(pod: dict[str, Any], noted: Callable[[str], int | None]) -> bool:
         ended: dict[str, int] = status["state"].get("terminated", {})
         return ended.get("exitCode")
 
-    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+    statuses = _statuses(pod)
     return has_ended(pod) or (bool(statuses) and all(code(status) == 0 for status in statuses))
 
 
@@ -64,7 +64,11 @@ def room_for_two(pod: dict[str, Any], share: Share) -> bool:
 
 def container_code(pod: dict[str, Any]) -> int:
     """The exit code of a pod: the first of its containers' that is not 0."""
-    statuses = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
-    codes = [int(status["state"].get("terminated", {}).get("exitCode", 0)) for status in statuses]
+    codes = [int(status["state"].get("terminated", {}).get("exitCode", 0)) for status in _statuses(pod)]
     failed = 1 if pod["status"].get("phase") == "Failed" else 0
     return next((code for code in codes if code), failed) if failed else 0
+
+
+def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of all its containers."""
+    return [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]

@@ -24,13 +24,17 @@ PING = "net.ipv4.ping_group_range"
 DONE = "done"
 
 
-def wrapper_script(runc: str, ask: str) -> str:
-    """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end."""
+def wrapper_script(runc: str, ask: str, *, launcher: bool) -> str:
+    """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
+
+    Only where there is a launcher does `kubectl exec`, which probes use too, have anything edited.
+    """
+    kinds = "create | exec" if launcher else "create"
     return f"""#!/bin/sh
 for word in "$@"; do
   [ "$previous" = --bundle ] && file=$word/config.json
   [ "$previous" = --process ] && file=$word
-  case $word in create | exec) kind=$word ;; esac
+  case $word in {kinds}) kind=$word ;; esac
   previous=$word
 done
 if [ -n "$kind" ] && [ -n "$file" ]; then

@@ -7,7 +7,6 @@ import logging
 import math
 import secrets
 import shlex
-import sys
 import time
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -21,6 +20,7 @@ from pinnace.provisioner.resources import MEMORY, needs
 from pinnace.provisioner.translation import GRACE, MIB, claimed, fixed_options, node_script, tag
 from pinnace.slurm.states import Phase
 from pinnace.slurm.times import parse_span
+from pinnace.spec import agent_argv
 from pinnace.storage.quantity import quantity
 
 if TYPE_CHECKING:
@@ -233,14 +233,14 @@ class Elastic:
             {"cpus-per-task": str(asked.cpus), "mem": f"{asked.memory}M", "job-name": f"pinnace-{self.spec.name}-node"},
             {name: value for name, value in given.items() if name not in {"nodes", "ntasks"}},
         )
-        agent = [sys.executable, "-m", "pinnace.node", "--cluster", str(self.spec.directory), "--join"]
+        agent = agent_argv(self.spec.directory, "--join", "--label=pinnace.dev/elastic=true")
         argv = [
             *flags.argv(options),
             *fixed_options(self.spec.directory),
             f"--comment={tag(self.spec.name, claim)}:node",
         ]
         try:
-            job = self.slurm.sbatch(node_script([*agent, "--label=pinnace.dev/elastic=true"]), argv)
+            job = self.slurm.sbatch(node_script(agent), argv)
         except SlurmError as error:
             self.hold = now + (refusals.FULL_PAUSE if refusals.kind(error) is not refusals.Kind.NEVER else 60.0)
             raise

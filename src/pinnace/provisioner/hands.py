@@ -177,9 +177,8 @@ class Hands:
                 self.kubernetes.delete_node(node)
                 self._remove_files(node)
             case reconciling.FreeIndex(index=index, node=node):
-                if (read_json(self.spec.node_file(index)) or {}).get(
-                    "name"
-                ) == node:  # it may have been freed and taken
+                holder = read_json(self.spec.node_file(index)) or {}
+                if holder.get("name") == node:  # it may have been freed and taken
                     (self.spec.directory / "nodes" / f"{index}.services.json").unlink(missing_ok=True)
                     self.spec.node_file(index).unlink(missing_ok=True)
                 self._remove_secrets(node)

@@ -13,7 +13,7 @@ from pinnace.provisioner import flags, wishes
 from pinnace.provisioner.resources import MEMORY, needs
 from pinnace.provisioner.selection import selection
 from pinnace.slurm.commands import batch_script
-from pinnace.spec import Tenant
+from pinnace.spec import Tenant, agent_argv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -145,7 +145,7 @@ def submission(
     """The job that becomes the node of a pod."""
     options = job_options(pod, owners, settings, given)
     _, labels = selection(pod)
-    agent = [python, "-m", "pinnace.node", "--cluster", str(directory), "--join", "--pod", str(tenant_of(pod))]
+    agent = agent_argv(directory, "--join", "--pod", str(tenant_of(pod)), python=python)
     agent += [f"--image={name}" for name in local_images(pod)]
     agent += mpi_words(pod, owners)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
