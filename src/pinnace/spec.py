@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pinnace.interpreter import python_argv
 from pinnace.network.addresses import Ranges
 
 HEAD = 0
@@ -76,6 +77,8 @@ class ClusterSpec:
     binds: dict[str, str] = field(default_factory=dict)
     publish: tuple[int, ...] = ()
     provisioning: Provisioning | None = None
+    listen: str = ""  # the network of the hosts in which every agent listens; by default where a host's name leads
+    ports: str = ""  # the range in which it does, such as 40000-40100
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
 
@@ -90,6 +93,8 @@ class ClusterSpec:
             "binds": self.binds,
             "publish": list(self.publish),
             "provisioning": asdict(self.provisioning) if self.provisioning else None,
+            "listen": self.listen,
+            "ports": self.ports,
             "made": self.made,
             "bridge": self.bridge,
         }
@@ -105,6 +110,16 @@ class ClusterSpec:
     @property
     def secrets(self) -> Path:
         return self.directory / "secrets"
+
+    @property
+    def api_name(self) -> str:
+        """The name under which the API's certificate is for those on the hosts' network; known to the user alone."""
+        return (self.secrets / "api.name").read_text()
+
+    @property
+    def link_key(self) -> bytes:
+        """The secret that all proofs between nodes are made with (see ``network.handshake``)."""
+        return (self.secrets / "link.key").read_bytes()
 
     @property
     def volumes(self) -> Path:
@@ -249,4 +264,4 @@ def read_json(path: Path) -> Any:
 
 def agent_argv(directory: Path, *more: str, python: str = sys.executable) -> list[str]:
     """What makes a node of the cluster with this directory, wherever it runs."""
-    return [python, "-m", "pinnace.node", "--cluster", str(directory), *more]
+    return python_argv("pinnace.node", "--cluster", str(directory), *more, python=python)

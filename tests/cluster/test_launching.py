@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pinnace.cluster.launching import cluster_script, inside_options, step_argv, with_memory
+from pinnace.spec import agent_argv
 
 DIRECTORY = Path("/home/a user/clusters/c")
 
@@ -14,7 +15,14 @@ def test_one_agent_is_started_on_every_node() -> None:
     argv = step_argv(DIRECTORY, ["--nodes=2"])
     assert argv[:2] == ["srun", "--nodes=2"]
     assert "--ntasks-per-node=1" in argv
-    assert argv[-4:] == ["-m", "pinnace.node", "--cluster", str(DIRECTORY)]
+    assert argv[-len(agent_argv(DIRECTORY)) :] == agent_argv(DIRECTORY)
+    assert argv[-3:] == ["pinnace.node", "--cluster", str(DIRECTORY)]
+
+
+def test_jobs_and_steps_begin_in_a_directory_of_ours() -> None:
+    """In the user's, which may not be there on a host, or be shared, anybody could have put something."""
+    assert f"--chdir={DIRECTORY}" in step_argv(DIRECTORY, [])
+    assert f"#SBATCH --chdir={DIRECTORY}" in cluster_script("c", DIRECTORY, [])[0]
 
 
 def test_inside_an_allocation_the_step_takes_all_of_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from typing import Any
 
 from pinnace.network.control import ask_to_stop
 from pinnace.network.links import serve
@@ -16,24 +17,31 @@ def head(heard: threading.Event) -> tuple[str, int]:
     """A link port, as a head has one."""
     listener = socket.create_server(("127.0.0.1", 0))
     nowhere = os.open("/dev/null", os.O_WRONLY)
-    threading.Thread(target=serve, args=(listener, SECRET, nowhere, heard.set), daemon=True).start()
-    address: tuple[str, int] = listener.getsockname()
-    return address
+    address, port = listener.getsockname()
+    node: dict[str, Any] = {"index": 0, "address": address, "last_index": 254, "tun": nowhere, "stop": heard.set}
+    threading.Thread(target=serve, args=(listener, SECRET), kwargs=node, daemon=True).start()
+    return address, port
 
 
 def test_the_user_is_heard() -> None:
     heard = threading.Event()
-    assert ask_to_stop(*head(heard), SECRET)
+    assert ask_to_stop(0, *head(heard), SECRET)
     assert heard.wait(5)
 
 
 def test_a_stranger_is_not() -> None:
     heard = threading.Event()
-    assert not ask_to_stop(*head(heard), b"of another")
+    assert not ask_to_stop(0, *head(heard), b"of another")
+    assert not heard.wait(0.2)
+
+
+def test_a_head_that_has_another_index_is_not_meant() -> None:
+    heard = threading.Event()
+    assert not ask_to_stop(1, *head(heard), SECRET)
     assert not heard.wait(0.2)
 
 
 def test_nobody_there_is_not_heard() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert not ask_to_stop("127.0.0.1", port, SECRET)
+    assert not ask_to_stop(0, "127.0.0.1", port, SECRET)

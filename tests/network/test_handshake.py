@@ -9,13 +9,38 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.network import handshake
-from pinnace.network.handshake import DIGEST, NONCE, HandshakeError, answer, dial
+from pinnace.network.handshake import (
+    DIGEST,
+    NO_NODE,
+    NONCE,
+    HandshakeError,
+    Protocol,
+    complete,
+    dialling,
+    listener_name,
+    listening,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SECRET = b"s" * 32
+HERE = listener_name(0, "192.0.2.1", 4000)
+
+
+def dial(
+    sock: socket.socket, secret: bytes, index: int, protocol: Protocol = Protocol.LINKS, listener: bytes = HERE
+) -> None:
+    complete(sock, dialling(secret, protocol, index, listener))
+
+
+def answer(
+    sock: socket.socket,
+    secret: bytes = SECRET,
+    protocols: Callable[[int], Protocol | None] = lambda _index: Protocol.LINKS,
+    limit: float = 10.0,
+) -> int:
+    return complete(sock, listening(secret, protocols, HERE), limit)
 
 
 @pytest.fixture
@@ -42,12 +67,14 @@ def beside(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
     return thread, outcome
 
 
-def answering(accepted: socket.socket, secret: bytes = SECRET) -> tuple[threading.Thread, list[object]]:
+def answering(
+    accepted: socket.socket, secret: bytes = SECRET, protocols: Callable[[int], Protocol | None] | None = None
+) -> tuple[threading.Thread, list[object]]:
     """Answer as a node does, which hangs up on strangers."""
 
     def run() -> int:
         try:
-            return answer(accepted, secret)
+            return answer(accepted, secret, protocols or (lambda _index: Protocol.LINKS))
         except HandshakeError:
             accepted.close()
             raise
@@ -147,13 +174,67 @@ def test_an_index_cannot_be_changed_on_the_way(pair: tuple[socket.socket, socket
     assert isinstance(outcome[0], HandshakeError)
 
 
-def test_a_stranger_who_says_nothing_is_given_up(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("protocol", "listener"),
+    [
+        (Protocol.COPY, HERE),
+        (Protocol.CONTROL, HERE),
+        (Protocol.LINKS, listener_name(1, "192.0.2.1", 4000)),
+        (Protocol.LINKS, listener_name(0, "192.0.2.2", 4000)),
+        (Protocol.LINKS, listener_name(0, "192.0.2.1", 4001)),
+    ],
+    ids=["the ranks' copy", "the word to end", "another node", "another host", "another port"],
+)
+def test_a_proof_is_for_one_protocol_and_one_listener(
+    pair: tuple[socket.socket, socket.socket], protocol: Protocol, listener: bytes
 ) -> None:
-    monkeypatch.setattr(handshake, "TIMEOUT", 0.1)
+    """Whoever sits at a dead node's port can pass on what a dialler says to a node that lives, and gains nothing."""
+    dialler, accepted = pair
+    thread, outcome = answering(accepted)
+    with pytest.raises(HandshakeError):
+        dial(dialler, SECRET, 1, protocol, listener)
+    thread.join(5)
+    assert isinstance(outcome[0], HandshakeError)
+
+
+def test_an_index_that_has_no_business_here_is_refused(pair: tuple[socket.socket, socket.socket]) -> None:
+    dialler, accepted = pair
+    thread, outcome = answering(accepted, protocols=lambda index: None if index == 3 else Protocol.LINKS)
+    with pytest.raises((HandshakeError, ConnectionResetError)):
+        dial(dialler, SECRET, 3)
+    thread.join(5)
+    assert isinstance(outcome[0], HandshakeError)
+
+
+def test_the_users_command_has_a_protocol_of_its_own(pair: tuple[socket.socket, socket.socket]) -> None:
+    dialler, accepted = pair
+    thread, outcome = answering(
+        accepted, protocols=lambda index: Protocol.CONTROL if index == NO_NODE else Protocol.LINKS
+    )
+    dial(dialler, SECRET, NO_NODE, Protocol.CONTROL)
+    thread.join(5)
+    assert outcome == [NO_NODE]
+
+
+def test_a_stranger_who_says_nothing_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
     _, accepted = pair
     with pytest.raises(TimeoutError):
-        answer(accepted, SECRET)
+        answer(accepted, limit=0.1)
+
+
+def test_the_time_limit_is_for_the_whole_and_not_for_each_byte(pair: tuple[socket.socket, socket.socket]) -> None:
+    dialler, accepted = pair
+    done = threading.Event()
+
+    def trickle() -> None:
+        while not done.wait(0.05):
+            dialler.send(b"x")
+
+    thread, _ = beside(trickle)
+    with pytest.raises(TimeoutError):
+        answer(accepted, limit=0.4)
+    done.set()
+    thread.join(5)
 
 
 def test_one_who_hangs_up_is_noticed(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -161,4 +242,4 @@ def test_one_who_hangs_up_is_noticed(pair: tuple[socket.socket, socket.socket]) 
     dialler.sendall(b"GET / HTTP/1.0\r\n\r\n")
     dialler.shutdown(socket.SHUT_WR)
     with pytest.raises(HandshakeError, match="hung up"):
-        answer(accepted, SECRET)
+        answer(accepted)

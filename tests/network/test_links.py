@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
-from pinnace.network.handshake import answer
+from pinnace.network.handshake import Protocol, complete, listener_name, listening
 from pinnace.network.links import LENGTH, Link, receive_to_tun, send_from_tun
 from pinnace.network.tun import FRAME, VNET_HEADER
 
@@ -31,7 +31,8 @@ from pinnace.network.links import serve
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that fails
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print(listener.getsockname()[1], file=sys.stderr, flush=True)
-serve(listener, sys.argv[2].encode(), 1, lambda: None)
+address, port = listener.getsockname()
+serve(listener, sys.argv[2].encode(), index=1, address=address, last_index=254, tun=1, stop=lambda: None)
 """
 
 
@@ -82,6 +83,11 @@ def peer() -> Iterator[Peer]:
     peer = start_peer()
     yield peer
     peer.kill()
+
+
+def answer(sock: socket.socket, address: tuple[str, int]) -> None:
+    """As node 1 does."""
+    complete(sock, listening(SECRET, lambda _index: Protocol.LINKS, listener_name(1, *address)))
 
 
 def frame(payload: bytes) -> memoryview:
@@ -166,7 +172,7 @@ def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> No
 
     def hang_up() -> None:
         sock, _ = silent.accept()
-        answer(sock, SECRET)
+        answer(sock, address)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
 
@@ -188,7 +194,7 @@ def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender() -> No
     link = Link(0, 1, SECRET, lambda _: address)
     link.send(frame(b"first"))
     sock, _ = listener.accept()
-    answer(sock, SECRET)
+    answer(sock, address)
     assert sock.recv(99)
     time.sleep(0.1)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
+import ssl
 import struct
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.network import splice
+from pinnace.network.quota import Quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +35,11 @@ def way() -> Iterator[tuple[tuple[str, int], socket.socket]]:
         yield through(target.getsockname()), target
 
 
-def through(destination: tuple[str, int]) -> tuple[str, int]:
+def through(destination: tuple[str, int], most: int = 1000) -> tuple[str, int]:
     """A splicer to a destination, for as long as this process lives: it ends with the agent, never by itself."""
     listener = socket.create_server(("127.0.0.1", 0))
     splicer = splice.Splicer()
-    splicer.listen(listener, lambda _: (socket.socket(), destination))
+    splicer.listen(listener, lambda _: (socket.socket(), destination), Quota(most))
     threading.Thread(target=splicer.run, daemon=True).start()
     address: tuple[str, int] = listener.getsockname()
     return address
@@ -165,3 +170,97 @@ def test_many_connections_do_not_disturb_each_other(way: tuple[tuple[str, int], 
     for client, server in pairs:
         client.close()
         server.close()
+
+
+def test_connections_beyond_the_quota_cost_the_source_that_has_most() -> None:
+    """All come from one address here, so it is the longest idle one that goes."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as target:
+        target.settimeout(LIMIT)
+        way = through(target.getsockname(), most=8), target
+        idle = [joined(way) for _ in range(8)]
+        used = idle[0]
+        used[0].sendall(b"in use")
+        assert used[1].recv(99) == b"in use"
+        time.sleep(0.1)
+        more = [joined(way) for _ in range(7)]
+        used[0].sendall(b"still")
+        assert used[1].recv(99) == b"still"
+        for client, _ in idle[1:]:
+            client.settimeout(LIMIT)
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+        for client, server in (*idle, *more):
+            client.close()
+            server.close()
+
+
+# A proxy that may have few files. Its API client is known by the name that it asks for.
+FEW_FILES = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from pinnace.network.quota import Quota
+from pinnace.network.splice import Splicer, by_server_name
+listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+print(listener.getsockname()[1], flush=True)
+target = ("127.0.0.1", int(sys.argv[1]))
+splicer = Splicer()
+admission = by_server_name("known.example", Quota(20), Quota(10))
+splicer.listen_for_tls(listener, lambda _: (socket.socket(), target), admission)
+splicer.run()
+"""
+
+
+def hello(name: str) -> bytes:
+    """What a TLS client says first."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16", hello("stranger.example"), b"GET / HTTP/1.1\r\n\r\n"],
+                         ids=["silent", "one byte", "another name", "no TLS"])  # fmt: skip
+def test_strangers_at_the_api_are_not_in_the_way_of_its_user(first: bytes) -> None:
+    target = socket.create_server(("127.0.0.1", 0), backlog=512)
+    target.settimeout(0.2)
+    argv = [sys.executable, "-c", FEW_FILES, str(target.getsockname()[1])]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    held: list[socket.socket] = []
+    ended = threading.Event()
+
+    def answer() -> None:
+        """The API: says to everybody what it heard first."""
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                sock, _ = target.accept()
+                sock.settimeout(0.2)
+                held.append(sock)
+                sock.sendall(sock.recv(9999))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        for _ in range(600):
+            stranger = socket.create_connection(address, timeout=LIMIT)
+            held.append(stranger)
+            with contextlib.suppress(OSError):
+                stranger.sendall(first)
+        greeting = hello("known.example")
+        for _ in range(10):
+            with socket.create_connection(address, timeout=LIMIT) as client:
+                client.sendall(greeting[:100])  # in pieces, as one that does not fit a packet
+                time.sleep(0.02)
+                client.sendall(greeting[100:])
+                assert client.recv(9999) == greeting
+        assert process.poll() is None
+    finally:
+        ended.set()
+        target.close()
+        process.kill()
+        process.wait(LIMIT)
+        thread.join(LIMIT)
+        process.stdout.close()
+        for sock in held:
+            sock.close()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pinnace import interpreter
 from pinnace.errors import UsageError
 from pinnace.provisioner.settings import Settings
 from pinnace.provisioner.translation import claimed, comment, job_options, submission, tag
 from provisioner.samples import container, pod
 
+INTERPRETER = shlex.quote(interpreter.__file__)
 PLAIN = Settings(overhead_mib=100, default_memory_mib=200)
 
 
@@ -117,11 +120,12 @@ def test_the_job_is_the_agent_itself() -> None:
     )
     assert made.script.splitlines()[0] == "#!/bin/sh"
     assert made.script.splitlines()[-1] == (
-        "exec /usr/bin/python3 -m pinnace.node --cluster '/home/a b/c' --join --pod default/one/uid-one "
+        f"exec /usr/bin/python3 -I {INTERPRETER} pinnace.node --cluster '/home/a b/c' --join --pod default/one/uid-one "
         "--label=feature.pinnace.dev/x=true"
     )
     assert "--no-requeue" in made.options
     assert "--output=/home/a b/c/logs/job-%j.log" in made.options
+    assert "--chdir=/home/a b/c" in made.options
 
 
 def test_settings_are_checked() -> None:

@@ -59,6 +59,22 @@ network_option = click.option(
     help="Take the addresses of pods, Services and nodes from this network, such as 10.128.0.0/16. "
     "Without, from one that this host has no route to.",
 )
+listen_option = click.option(
+    "--listen",
+    metavar="CIDR",
+    default="",
+    envvar="PINNACE_LISTEN",
+    help="Listen at the address that each host has in this network, such as 10.1.0.0/16. "
+    "Without, at the one that the host's name leads to. Default: $PINNACE_LISTEN.",
+)
+ports_option = click.option(
+    "--ports",
+    metavar="FIRST-LAST",
+    default="",
+    envvar="PINNACE_PORTS",
+    help="Listen on ports of this range, such as 40000-40100, which the site's firewall lets through. "
+    "Default: $PINNACE_PORTS.",
+)
 bridge_option = click.option(
     "--bridge",
     is_flag=False,
@@ -76,6 +92,8 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @image_option
 @publish_option
 @network_option
+@listen_option
+@ports_option
 @bridge_option
 @provisioning_options
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
@@ -96,6 +114,8 @@ def up(
     images: tuple[Path, ...],
     publish: tuple[int, ...],
     network: str | None,
+    listen: str,
+    ports: str,
     bridge: str | None,
     pods_as_jobs: bool,
     elastic: tuple[int, int] | None,
@@ -119,6 +139,8 @@ def up(
         images=images,
         publish=publish,
         network=network,
+        listen=listen,
+        ports=ports,
         bridge=bridge,
         provisioning=provisioning(context, pods_as_jobs=pods_as_jobs, elastic=elastic),
         retain=retain,
@@ -182,6 +204,8 @@ def _wait_for_existing(context: click.Context, limit: float | None) -> None:
 @image_option
 @publish_option
 @network_option
+@listen_option
+@ports_option
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
 @wait_limit_option
 @click.option(
@@ -206,6 +230,8 @@ def run(
     images: tuple[Path, ...],
     publish: tuple[int, ...],
     network: str | None,
+    listen: str,
+    ports: str,
     local: bool,
     wait_limit: float | None,
     output_dir: Path | None,
@@ -231,6 +257,8 @@ def run(
         images=images,
         publish=publish,
         network=network,
+        listen=listen,
+        ports=ports,
         retain=retain,
     )
     if dry_run:
@@ -281,8 +309,12 @@ def _run_in(
 @name_option
 @slurm_options
 @image_option
+@listen_option
+@ports_option
 @click.pass_context
-def run_workload(context: click.Context, *, script: Path, name: str | None, images: tuple[Path, ...]) -> None:
+def run_workload(
+    context: click.Context, *, script: Path, name: str | None, images: tuple[Path, ...], listen: str, ports: str
+) -> None:
     """Run a script written for KSI's run-workload.sh, as it is.
 
     It finds K8S_CLUSTER_NAME (a context of kubectl's), K8S_CLUSTER_API, K8S_CLUSTER_API_TOKEN and K8S_PORT (a NodePort
@@ -296,6 +328,8 @@ def run_workload(context: click.Context, *, script: Path, name: str | None, imag
         images=images,
         binds={"/app": str(Path.cwd())},
         publish=[port],
+        listen=listen,
+        ports=ports,
     )
 
     def work() -> int:

@@ -16,6 +16,8 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    Table = tuple[str, Sequence[dict[str, Any]], Sequence[str]]  # name, rows, columns
+
 Command = TypeVar("Command", bound="Callable[..., object]")
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -52,15 +54,13 @@ def show(rows: Sequence[dict[str, Any]], output: OutputFormat, *, columns: Seque
             click.echo("   ".join(cells).rstrip())
 
 
-def show_one(
-    about: dict[str, Any], output: OutputFormat, *, table: tuple[str, Sequence[dict[str, Any]], Sequence[str]]
-) -> None:
-    """Print one thing on stdout: a line per field, then the table of its parts. JSON and YAML have it in one object."""
-    name, rows, columns = table
+def show_one(about: dict[str, Any], output: OutputFormat, *, tables: Sequence[Table]) -> None:
+    """Print one thing on stdout: a line per field, then tables of its parts. JSON and YAML have it in one object."""
+    whole = about | {name: list(rows) for name, rows, _ in tables}
     if output is OutputFormat.JSON:
-        click.echo(json.dumps(about | {name: list(rows)}, indent=2))
+        click.echo(json.dumps(whole, indent=2))
     elif output is OutputFormat.YAML:
-        click.echo(yaml.safe_dump(about | {name: list(rows)}, sort_keys=False), nl=False)
+        click.echo(yaml.safe_dump(whole, sort_keys=False), nl=False)
     elif output is OutputFormat.NAME:
         click.echo(about["name"])
     else:
@@ -68,9 +68,10 @@ def show_one(
         for field, value in about.items():
             if value not in {"", "-"}:
                 click.echo(f"{field.upper():{width}}{value}")
-        if rows:
-            click.echo()
-            show(rows, output, columns=columns)
+        for _, rows, columns in tables:
+            if rows:
+                click.echo()
+                show(rows, output, columns=columns)
 
 
 def fail(message: str, *, hint: str = "") -> None:

@@ -54,7 +54,24 @@ def status(name: str | None, output: OutputFormat) -> None:
         services += [
             {"node": report["name"], **service, "last": service["last_end"] or "-"} for service in report["services"]
         ]
-    show_one(about(cluster), output, table=("services", services, ("node", "name", "state", "restarts", "last")))
+    tables = [
+        ("listening", listening(cluster), ("node", "address", "port", "purpose")),
+        ("services", services, ("node", "name", "state", "restarts", "last")),
+    ]
+    show_one(about(cluster), output, tables=tables)
+
+
+def listening(cluster: Cluster) -> list[dict[str, Any]]:
+    """What can be reached on the hosts' network, and what for."""
+    rows = []
+    for record in cluster.directory.records():
+        if "links" not in record:
+            continue
+        ports = {record["links"]: "links between nodes", record.get("api"): "Kubernetes API"}
+        ports |= dict.fromkeys(record.get("published", ()), "published NodePort, open to everybody")
+        host = {"node": record["name"], "address": record["address"]}
+        rows += [{**host, "port": port, "purpose": purpose} for port, purpose in ports.items() if port]
+    return rows
 
 
 @click.command()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.cluster import launching
-from pinnace.cluster.directory import Directory, Run, find_ranges, need_room, verified_binaries
+from pinnace.cluster.directory import Directory, Run, check_listening, find_ranges, need_room, verified_binaries
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
@@ -83,6 +83,8 @@ class Cluster:
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
         network: str | None = None,
+        listen: str = "",
+        ports: str = "",
         bridge: str | None = None,
         provisioning: Provisioning | None = None,
         retain: bool = False,
@@ -96,6 +98,7 @@ class Cluster:
         self.binds = binds or {}
         self.publish = tuple(publish)
         self.network = network
+        self.listen, self.ports = check_listening(listen, ports)
         self.bridge = bridge
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         self.retain = retain
@@ -127,6 +130,8 @@ class Cluster:
             ranges=ranges,
             binds=self.binds,
             publish=self.publish,
+            listen=self.listen,
+            ports=self.ports,
             provisioning=self.provisioning,
             bridge=self.bridge,
         )
@@ -155,6 +160,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                cwd=path,
                 start_new_session=True,  # Ctrl-C is ours to handle: the cluster ends in order
                 preexec_fn=_become_child,  # noqa: PLW1509 - there are no threads
             )

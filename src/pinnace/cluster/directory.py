@@ -21,6 +21,7 @@ import secrets
 import shutil
 import time
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
 from pinnace.images.store import Store as ImageStore
 from pinnace.network.addresses import choose, parse, routes
+from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
 from pinnace.node.config import SANDBOX_IMAGE
 from pinnace.spec import ClusterSpec, read_json, write_json
@@ -124,6 +126,8 @@ class Directory:
         ranges: Ranges | None = None,
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
+        listen: str = "",
+        ports: str = "",
         bridge: str | None = None,
         provisioning: Provisioning | None = None,
     ) -> ClusterSpec:
@@ -150,6 +154,8 @@ class Directory:
                         images=str(image_store().root),
                         binds=binds or {},
                         publish=tuple(publish),
+                        listen=listen,
+                        ports=ports,
                         provisioning=provisioning,
                         made=time.time(),
                         bridge=bridge,
@@ -196,6 +202,12 @@ class Directory:
         about = read_json(self.path / "nodes" / f"{index}.json")
         return about if isinstance(about, dict) else None
 
+    def records(self) -> list[dict[str, Any]]:
+        """What all nodes have said of themselves, in the order of their indices."""
+        files = (self.path / "nodes").glob("*.json")
+        indices = sorted(int(file.stem) for file in files if file.stem.isdecimal())
+        return [about for index in indices if (about := self.node(index))]
+
     def services(self, index: int) -> dict[str, Any] | None:
         about = read_json(self.path / "nodes" / f"{index}.services.json")
         return about if isinstance(about, dict) else None
@@ -216,7 +228,7 @@ class Directory:
         """The user's own kubeconfig: the administrator's, with the address that the login node can reach."""
         document = json.loads((self.path / "secrets" / "admin.kubeconfig").read_text())
         name = f"pinnace-{self.name}"
-        document["clusters"][0]["cluster"]["server"] = server
+        document["clusters"][0]["cluster"] |= {"server": server, "tls-server-name": self.spec.api_name}
         for kind in ("clusters", "users", "contexts"):
             document[kind][0]["name"] = name
         document["contexts"][0]["context"] |= {"cluster": name, "user": name}
@@ -246,6 +258,20 @@ def find_ranges(network: str | None, nodes: int) -> Ranges:
         raise ClusterError(
             str(error), hint="Give a network that your site does not use with --network, such as 10.128.0.0/16."
         ) from None
+
+
+def check_listening(listen: str, ports: str) -> tuple[str, str]:
+    """Where agents are to listen, if the user says so: a network of the hosts, and a range of ports."""
+    try:
+        network = str(IPv4Network(listen)) if listen else ""
+    except ValueError as error:
+        raise UsageError(
+            f"--listen: {error}", hint="Give the network that your hosts have addresses in, such as 10.1.0.0/16."
+        ) from None
+    try:
+        return network, str(PortRange.parse(ports)) if ports else ""
+    except ValueError as error:
+        raise UsageError(f"--ports: {error}") from None
 
 
 def seed_name() -> str:

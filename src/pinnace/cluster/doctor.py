@@ -20,6 +20,7 @@ from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import State as ComponentState
 from pinnace.components.store import Stores, user_root
 from pinnace.errors import SlurmError
+from pinnace.interpreter import python_argv
 from pinnace.node import checks, scratch
 from pinnace.node.checks import Check, State
 from pinnace.slurm.commands import Slurm, submission_environment
@@ -140,5 +141,6 @@ def step_argv(options: Sequence[str], home: Path, token: str, *, inside: bool) -
         "--mpi=none",
         "--cpu-bind=none",
         "--input=none",
-        *(sys.executable, "-m", "pinnace.node.checks", "--home", str(home), "--token", token),
+        f"--chdir={home}",
+        *python_argv("pinnace.node.checks", "--home", str(home), "--token", token),
     ]

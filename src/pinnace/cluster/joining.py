@@ -49,6 +49,7 @@ def joined(cluster: Cluster) -> Iterator[str]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            cwd=directory,
             start_new_session=True,  # Ctrl-C and Slurm's signals are ours to handle: the pod ends first
             preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
         )

@@ -35,6 +35,7 @@ def step_argv(directory: Path, options: Sequence[str]) -> list[str]:
         "--mpi=none",
         "--cpu-bind=none",
         "--input=none",
+        f"--chdir={directory}",  # ours alone; the user's may not be there, and srun would go to /tmp instead
         f"--output={log}",
         *agent_argv(directory),
     ]
@@ -54,6 +55,7 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
     """The batch script of a cluster that outlives our terminal, and the options that sbatch gets."""
     directives = [
         f"--job-name=pinnace-{name}",
+        f"--chdir={directory}",
         f"--output={directory / 'logs' / 'job.log'}",
         f"--comment=pinnace:{name}",
         "--no-kill",

@@ -38,9 +38,9 @@ class Access:
     token: Callable[[], str] | None = field(default=None, compare=False)
     namespace: str = "default"
 
-    def at(self, host: str, port: int) -> Access:
-        """The same API at another place: outside the fabric ours has one of its own."""
-        return replace(self, server=f"https://{host}:{port}")
+    def at(self, host: str, port: int, name: str) -> Access:
+        """The same API at another place and under another name: outside the fabric ours has its own."""
+        return replace(self, server=f"https://{host}:{port}", name=name)
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token()}"} if self.token else {}

@@ -11,6 +11,7 @@ import datetime as dt
 import ipaddress
 import json
 import os
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
 LOOPBACK = ("127.0.0.1",)
-SERVER_NAME = "kubernetes"  # what every client expects the API's certificate to say, whatever address it dials
+SERVER_NAME = "kubernetes"  # what clients inside expect the API's certificate to say, whatever address they dial
+OUTSIDE_NAME = "api.name"  # the file with the name that clients on the hosts' network ask for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,11 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
             addresses=(str(ranges.node(0)), str(ranges.api), *LOOPBACK),
         )
     )  # fmt: skip
+    # A certificate of its own, which nobody is shown who does not ask for its name. The API's door on the host knows
+    # its clients by that name and serves them first; what they may do, their own certificates say.
+    outside = f"{secrets.token_hex(16)}.pinnace.internal"
+    authority.issue(Identity(file="apiserver-outside", common_name="kube-apiserver", names=(outside,)))
+    write_secret(directory / OUTSIDE_NAME, outside.encode())
     authority.issue(Identity(file="front-proxy", common_name="front-proxy-client"))
     authority.issue(Identity(file="kubelet-client", common_name="kube-apiserver-kubelet-client",
                              groups=("system:masters",)))  # fmt: skip

@@ -52,6 +52,7 @@ def apiserver_argv(
         f"--client-ca-file={secret('ca.crt')}",
         f"--tls-cert-file={secret('apiserver.crt')}",
         f"--tls-private-key-file={secret('apiserver.key')}",
+        f"--tls-sni-cert-key={secret('apiserver-outside.crt')},{secret('apiserver-outside.key')}",
         f"--service-account-issuer=https://kubernetes.default.svc.{node.cluster.domain}",
         f"--service-account-key-file={secret('sa.pub')}",
         f"--service-account-signing-key-file={secret('sa.key')}",

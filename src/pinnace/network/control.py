@@ -1,4 +1,4 @@
-"""The word to end, for a cluster's head: over its link port, with the proof that every link asks for.
+"""The word to end, for a cluster's head: over its link port, with a proof of its own.
 
 srun, asked by a signal, kills its tasks at once, and scancel would end a job that is not ours alone. Told this way, the
 head deletes the pods as Kubernetes does, with their hooks and grace periods, before anything else ends.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import socket
 
-from pinnace.network.handshake import HandshakeError, dial
+from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial, listener_name
 
-CONTROL = 0xFFFFFFFF  # the index of a dialler that is no node
 STOP = b"stop"
 
 
-def ask_to_stop(address: str, port: int, secret: bytes) -> bool:
+def ask_to_stop(index: int, address: str, port: int, secret: bytes) -> bool:
     """Ask the head to end the cluster in order. Whether it heard."""
     try:
         with socket.create_connection((address, port), timeout=5) as sock:
-            dial(sock, secret, CONTROL)
+            dial(sock, secret, Protocol.CONTROL, NO_NODE, listener_name(index, address, port))
             sock.sendall(STOP)
             sock.settimeout(5)
             return sock.recv(len(STOP)) == STOP

@@ -6,6 +6,8 @@ there. The doorman is a process inside; asked over a socket pair, it makes a soc
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 
@@ -21,14 +23,19 @@ class Door:
         """A fresh TCP socket that lives in the fabric."""
         with self._lock:
             self._pair.send(b"?")
-            _, descriptors, _, _ = socket.recv_fds(self._pair, 1, 1)
-        if not descriptors:
+            answer, descriptors, _, _ = socket.recv_fds(self._pair, 1, 1)
+        if not answer:
             raise OSError("the fabric is gone")
+        if not descriptors:  # there, or here: the kernel drops what a process has no room for
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return socket.socket(fileno=descriptors[0])
 
 
 def attend(pair: socket.socket) -> None:
-    """The inner side: serve until the outer side is gone."""
+    """The inner side: serve until the outer side is gone. Where no socket can be made, it gets an answer without."""
     while pair.recv(1):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
-            socket.send_fds(pair, [b"!"], [made.fileno()])
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+                socket.send_fds(pair, [b"!"], [made.fileno()])
+        except OSError:
+            pair.send(b"-")

@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,18 +74,18 @@ class Egress:
         self._tun = tun
         self._resolver = resolver
         self._name_servers = name_servers
-        self._flows: dict[tuple[int, int, int, int, int], Flow] = {}
+        self._flows: OrderedDict[tuple[int, int, int, int, int], Flow] = OrderedDict()  # the longest idle first
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         threading.Thread(target=self._receive, daemon=True, name="egress").start()
 
     def packet(self, frame: memoryview) -> None:
         """Send a packet that came out of the TUN device, with its virtio header, to the outside."""
-        header = (frame[VNET_HEADER] & 0xF) * 4
-        protocol = frame[VNET_HEADER + 9]
-        source, destination = struct.unpack_from("!II", frame, VNET_HEADER + 12)
-        payload = frame[VNET_HEADER + header :]
         with contextlib.suppress(OSError, struct.error, IndexError):  # a pod may send what is no packet
+            header = (frame[VNET_HEADER] & 0xF) * 4
+            protocol = frame[VNET_HEADER + 9]
+            source, destination = struct.unpack_from("!II", frame, VNET_HEADER + 12)
+            payload = frame[VNET_HEADER + header :]
             if protocol == socket.IPPROTO_UDP:
                 sport, dport = struct.unpack_from("!HH", payload)
                 self._flow(protocol, (source, sport), (destination, dport)).sock.send(payload[8:])
@@ -108,23 +109,31 @@ class Egress:
                 self._expire()
                 kind = protocol if protocol == socket.IPPROTO_ICMP else 0
                 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, kind)
-                sock.setblocking(False)
-                sock.connect(self._address(*outside))
+                try:
+                    sock.setblocking(False)
+                    sock.connect(self._address(*outside))
+                except OSError:
+                    sock.close()
+                    raise
                 flow = self._flows[key] = Flow(sock=sock, protocol=protocol, inside=inside, outside=outside)
                 self._selector.register(sock, selectors.EVENT_READ, flow)
-            flow.used = time.monotonic()
+            self._use(key, flow)
         return flow
+
+    def _use(self, key: tuple[int, int, int, int, int], flow: Flow) -> None:
+        flow.used = time.monotonic()
+        self._flows.move_to_end(key)
 
     def _expire(self) -> None:
         """Close what is idle; and the longest idle ones if there are too many."""
         now = time.monotonic()
-        by_age = sorted(self._flows.items(), key=lambda item: item[1].used)
-        surplus = max(0, len(by_age) - MOST_SOCKETS + 1)
-        for position, (key, flow) in enumerate(by_age):
-            if position < surplus or now - flow.used > IDLE:
-                self._selector.unregister(flow.sock)
-                flow.sock.close()
-                del self._flows[key]
+        while self._flows:
+            key, flow = next(iter(self._flows.items()))
+            if len(self._flows) < MOST_SOCKETS and now - flow.used <= IDLE:
+                return
+            self._selector.unregister(flow.sock)
+            flow.sock.close()
+            del self._flows[key]
 
     def _receive(self) -> None:
         while True:
@@ -141,5 +150,8 @@ class Egress:
             body = struct.pack("!BBHH", ECHO_REPLY, 0, 0, identifier) + data[6:]
             body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
             packet = ip_packet(socket.IPPROTO_ICMP, flow.outside[0], inside, body)
-        flow.used = time.monotonic()
+        with self._lock:
+            key = (flow.protocol, *flow.inside, *flow.outside)
+            if key in self._flows:
+                self._use(key, flow)
         os.write(self._tun, NO_OFFLOAD + packet)

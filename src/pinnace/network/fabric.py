@@ -38,8 +38,10 @@ def ip_batch(ranges: Ranges, index: int) -> str:
     )
 
 
-def nft_rules(ranges: Ranges, proxy_port: int) -> str:
+def nft_rules(ranges: Ranges, index: int, proxy_port: int) -> str:
     """For ``nft -f``: TCP to the outside goes to our proxy, other packets leave under the node's address.
+
+    Nothing goes to other nodes under an address that is not this node's: a pod may make packets of any kind.
 
     kube-proxy decides first (its chains have the priority ``dstnat``, -100): what is a Service's is none of ours.
     """
@@ -60,6 +62,10 @@ table ip pinnace {{
   chain leaving {{
     type nat hook postrouting priority 100;
     ip saddr {ranges.pods} ip daddr != @inside masquerade
+  }}
+  chain honest {{
+    type filter hook postrouting priority 200;
+    oifname "{NAME}" ip saddr != {{ {ranges.node(index)}, {ranges.pods_of(index)} }} drop
   }}
 }}
 """

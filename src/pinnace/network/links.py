@@ -18,8 +18,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pinnace.network.control import CONTROL, hear
-from pinnace.network.handshake import HandshakeError, answer, dial
+from pinnace.network.accepting import Acceptor
+from pinnace.network.control import hear
+from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial, listener_name, listening
 from pinnace.network.tun import FRAME
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ WAITING_FRAMES = 256  # kept while a link is being made; more are dropped, as on
 BACK_OFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
 GIVE_UP = 30.0  # seconds of dialling in vain, then until the next frame
 PATIENCE = 200  # milliseconds that a full link may hold up the node before packets for it are dropped
+BEGIN_LIMIT = 5.0  # seconds in which a new link has to take what has waited for it
 RECEIVE_BUFFER = 1 << 20
+CONNECTIONS_PER_PEER = 4  # one for packets, one that watches the head, and those whose end we have not seen yet
 
 
 class Link:
@@ -121,6 +124,7 @@ class Link:
 
     def _begin(self, sock: socket.socket) -> None:
         """Use a connection from now on. The peer may be gone again before it has read what waited for it."""
+        sock.settimeout(BEGIN_LIMIT)  # the node's packets wait for the lock
         with self._lock:
             try:
                 while self._waiting:
@@ -150,11 +154,18 @@ class Link:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(sock)
-            dial(sock, self._secret, self._index)
+            dial(sock, self._secret, Protocol.LINKS, self._index, listener_name(self.peer, *address))
         except BaseException:
             sock.close()
             raise
         return sock
+
+
+class Discard:
+    """The way to an address that nobody can have."""
+
+    def send(self, frame: memoryview) -> None:
+        """Nowhere."""
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -166,7 +177,7 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
 
 
-def send_from_tun(tun: int, route: Callable[[int], Link | None], other: Callable[[memoryview], None]) -> None:
+def send_from_tun(tun: int, route: Callable[[int], Link | Discard | None], other: Callable[[memoryview], None]) -> None:
     """Move packets from the device to the link of their destination, for ever. ``other`` gets those that have none."""
     buffer = bytearray(LENGTH.size + FRAME)
     view = memoryview(buffer)
@@ -208,18 +219,65 @@ def receive_to_tun(sock: socket.socket, tun: int) -> None:
             begin, end = 0, end - begin
 
 
-def serve(listener: socket.socket, secret: bytes, tun: int, stop: Callable[[], None]) -> None:
-    """Take in peers, for ever. ``stop`` is called when the user's own command asks the cluster to end."""
+class Receivers:
+    """The connections over which peers send to us: so many of each, and the newest if there are more."""
 
-    def one(sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError, HandshakeError):
-            if answer(sock, secret) == CONTROL:
-                if hear(sock):
-                    stop()
-                return
-            keep_alive(sock)
-            receive_to_tun(sock, tun)
+    def __init__(self, tun: int) -> None:
+        self._tun = tun
+        self._by_peer: dict[int, deque[socket.socket]] = {}
+        self._lock = threading.Lock()
 
-    while True:
-        sock, _ = listener.accept()
-        threading.Thread(target=one, args=(sock,), daemon=True).start()
+    def add(self, sock: socket.socket, peer: int) -> None:
+        """Receive over one more."""
+        with self._lock:
+            known = self._by_peer.setdefault(peer, deque())
+            known.append(sock)
+            surplus = known.popleft() if len(known) > CONNECTIONS_PER_PEER else None
+        if surplus:
+            with contextlib.suppress(OSError):
+                surplus.shutdown(socket.SHUT_RDWR)  # its thread closes it
+        try:
+            threading.Thread(target=self._receive, args=(sock, peer), daemon=True, name=f"receive-{peer}").start()
+        except RuntimeError:
+            self._remove(sock, peer)
+            raise
+
+    def _remove(self, sock: socket.socket, peer: int) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._by_peer[peer].remove(sock)
+
+    def _receive(self, sock: socket.socket, peer: int) -> None:
+        try:
+            with contextlib.suppress(OSError, HandshakeError):
+                keep_alive(sock)
+                receive_to_tun(sock, self._tun)
+        finally:
+            self._remove(sock, peer)
+            sock.close()
+
+
+def serve(
+    listener: socket.socket, secret: bytes, *, index: int, address: str, last_index: int, tun: int,
+    stop: Callable[[], None],
+) -> None:  # fmt: skip
+    """Take in the peers of node ``index``, for ever. ``stop`` is called when the user's own command asks to end."""
+    name = listener_name(index, address, listener.getsockname()[1])
+    receivers = Receivers(tun)
+
+    def protocol(other: int) -> Protocol | None:
+        if other == NO_NODE:
+            return Protocol.CONTROL
+        return Protocol.LINKS if other <= last_index and other != index else None
+
+    def attend(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            if hear(sock):
+                stop()
+
+    def admit(sock: socket.socket, other: int) -> None:
+        if other == NO_NODE:
+            threading.Thread(target=attend, args=(sock,), daemon=True, name="control").start()
+        else:
+            receivers.add(sock, other)
+
+    Acceptor(listener, lambda: listening(secret, protocol, name), admit).run()

@@ -26,21 +26,24 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import HEAD_TAINT
 from pinnace.errors import PinnaceError
-from pinnace.network import links, splice
-from pinnace.network.door import Door
+from pinnace.interpreter import python_argv
+from pinnace.network import links, listening
+from pinnace.network.accepting import raise_file_limit
 from pinnace.network.egress import Egress
-from pinnace.network.handshake import HandshakeError, dial
-from pinnace.node import arrival, cache, checks, namespaces, scratch, turns
+from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
+from pinnace.network.splice import BACKLOG
+from pinnace.node import arrival, cache, checks, namespaces, proxy, scratch, turns
 from pinnace.node.certificates import Certificates
 from pinnace.node.helpers import fork
 from pinnace.node.init import AT_ONCE, END, Init
 from pinnace.node.ranks import launcher
+from pinnace.node.records import Records
 from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
 from pinnace.node.wiring import look_in_sbin
 from pinnace.provisioner import provisioner_argv
 from pinnace.slurm import host_name
-from pinnace.spec import API_PORT, HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
+from pinnace.spec import HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,18 +53,6 @@ HEAD_PAUSE = 0.2  # seconds between attempts to reach the head
 ASKED = signal.SIGUSR1  # from a helper to the agent: end in order
 LEFT = signal.SIGUSR2  # likewise: nothing runs here any more, end now
 HEAD_LIMIT = 120.0  # seconds of silence after which a node gives up
-
-
-def host_address(name: str) -> str:
-    """The address under which the other hosts know this one: what its name stands for, unless that is loopback."""
-    for candidate in (name, socket.gethostname()):
-        with contextlib.suppress(OSError):
-            for *_, address in socket.getaddrinfo(candidate, None, socket.AF_INET, socket.SOCK_STREAM):
-                if not str(address[0]).startswith("127."):
-                    return str(address[0])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect(("192.0.2.1", 9))  # sends nothing; asks for the source address of the default route
-        return str(sock.getsockname()[0])
 
 
 def name_servers() -> list[str]:
@@ -128,7 +119,8 @@ class Agent:
         self.turn = turn
         self.certificates = certificates
         self.lease: cache.Lease | None = None
-        self.secret = (node.cluster.secrets / "link.key").read_bytes()
+        self.secret = node.cluster.link_key
+        self.host_address = listening.host_address(node.name, node.cluster.listen)
 
     def run(self) -> int:
         try:
@@ -146,18 +138,19 @@ class Agent:
         node = self.node
         servers = name_servers()
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
-        links_at = socket.create_server(("0.0.0.0", 0), backlog=64)  # noqa: S104 - the peers come from other hosts
+        links_at = self._listen()
         about: dict[str, Any] = {
             "name": node.name,
-            "address": host_address(node.name),
+            "address": self.host_address,
             "links": links_at.getsockname()[1],
+            "published": list(node.cluster.publish),
         }
         if "SLURM_JOB_ID" in os.environ:
             about["job"] = int(os.environ["SLURM_JOB_ID"])
         api_at = None
         self._issue_certificates()
         if node.is_head:
-            api_at = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the API is for the login node
+            api_at = self._listen()
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
@@ -170,7 +163,9 @@ class Agent:
         tun, way_out, door = descriptors
         helpers = {
             "links": lambda: self._carry(tun, links_at, servers),
-            "proxy": lambda: self._splice(way_out, door, api_at, published, servers),
+            "proxy": lambda: proxy.run(
+                node, way_out=way_out, door=door, api=api_at, published=published, name_servers=servers
+            ),
         }
         agent = os.getpid()
         if node.is_head and node.cluster.bridge is not None:
@@ -326,14 +321,13 @@ class Agent:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         image = ["--image", cluster.bridge] if cluster.bridge else []
-        argv = [sys.executable, "-m", "pinnace", "bridge", "--name", cluster.name, *image]
-        os.execv(sys.executable, argv)  # noqa: S606
+        os.execv(sys.executable, python_argv("pinnace", "bridge", "--name", cluster.name, *image))  # noqa: S606
 
     def _hold_link(self, address: str, port: int) -> bool:
         """Keep a link to the head open until its other end is gone. Whether there was one."""
         held = False
         with contextlib.suppress(OSError, HandshakeError), socket.create_connection((address, port), timeout=5) as sock:
-            dial(sock, self.secret, self.node.index)
+            dial(sock, self.secret, Protocol.LINKS, self.node.index, listener_name(HEAD, address, port))
             links.keep_alive(sock)
             held = True
             sock.recv(1)  # nothing is ever sent here
@@ -341,70 +335,50 @@ class Agent:
 
     def _carry(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
         """The process that moves packets between the wire, the links and the outside."""
+        raise_file_limit()
         node, ranges = self.node, self.node.cluster.ranges
 
-        def find(peer: int) -> tuple[str, int] | None:
-            about = read_json(node.cluster.node_file(peer))
-            return (about["address"], about["links"]) if about and "links" in about else None
-
+        records = Records(node.cluster.directory / "nodes")
         known: dict[int, links.Link] = {}
 
-        def route(destination: int) -> links.Link | None:
+        def route(destination: int) -> links.Link | links.Discard | None:
             owner = ranges.owner(destination)
             if owner is None or destination == int(ranges.resolver):
                 return None
+            if owner > ranges.last_index:  # of the nodes' range, but no node can have it
+                return links.Discard()
             link = known.get(owner)
             if link is None:
-                link = known[owner] = links.Link(node.index, owner, self.secret, find)
+                link = known[owner] = links.Link(node.index, owner, self.secret, records.find)
             return link
 
         egress = Egress(tun, int(ranges.resolver), lambda: servers)
         agent = os.getppid()
-        listening = (links_at, self.secret, tun, lambda: os.kill(agent, ASKED))
-        threading.Thread(target=links.serve, args=listening, daemon=True).start()
+
+        def serve() -> None:
+            links.serve(
+                links_at,
+                self.secret,
+                index=node.index,
+                address=self.host_address,
+                last_index=ranges.last_index,
+                tun=tun,
+                stop=lambda: os.kill(agent, ASKED),
+            )
+
+        threading.Thread(target=serve, daemon=True, name="links").start()
         links.send_from_tun(tun, route, egress.packet)
 
-    @staticmethod
-    def _publish(port: int) -> socket.socket:
+    def _listen(self) -> socket.socket:
+        """A port of this host that the others can reach."""
+        ports = self.node.cluster.ports
+        return listening.bind(self.host_address, listening.PortRange.parse(ports) if ports else None, BACKLOG)
+
+    def _publish(self, port: int) -> socket.socket:
         try:
-            return socket.create_server(("0.0.0.0", port), backlog=512)  # noqa: S104 - the user asked for it
+            return socket.create_server((self.host_address, port), backlog=BACKLOG)
         except OSError as error:
             raise OSError(error.errno, f"port {port} cannot be published: {error.strerror}") from error
-
-    def _splice(
-        self,
-        way_out: int,
-        door: int,
-        api_at: socket.socket | None,
-        published: list[socket.socket],
-        servers: list[str],
-    ) -> None:
-        """The process that joins TCP connections across the border of the fabric."""
-        ranges = self.node.cluster.ranges
-        splicer = splice.Splicer()
-        listener = socket.socket(fileno=os.dup(way_out))
-        inward = Door(socket.socket(fileno=os.dup(door)))
-
-        def to_outside(accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
-            host, port = splice.original_destination(accepted)
-            if host == str(ranges.resolver):
-                if not servers:
-                    raise OSError("the host has no name server")
-                host = servers[0]
-            return socket.socket(), (host, port)
-
-        def to_api(_accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
-            return inward.socket(), (str(ranges.node(0)), API_PORT)
-
-        def to_node_port(accepted: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
-            return inward.socket(), (self.node.address, accepted.getsockname()[1])
-
-        for sock in published:
-            splicer.listen(sock, to_node_port)
-        splicer.listen(listener, to_outside)
-        if api_at:
-            splicer.listen(api_at, to_api)
-        splicer.run()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.images import registry
+from pinnace.interpreter import python_argv
 from pinnace.network import proxies
 from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
@@ -188,18 +189,12 @@ class Init:
         turn, polite = (lambda: under_way.exists() or anyway(), 5) if node.tenant else (api, 0)
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
-        usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
+        usage = python_argv("pinnace.node.usage", node.address, *own, python=self.python)
         late = after(METRICS_DELAY)
         self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
         if node.is_head and node.cluster.provisioning:
-            archive = [
-                self.python,
-                "-m",
-                "pinnace.node.archive",
-                str(node.cluster.directory / "pods"),
-                node.address,
-                *own,
-            ]
+            kept = str(node.cluster.directory / "pods")
+            archive = python_argv("pinnace.node.archive", kept, node.address, *own, python=self.python)
             self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
         if node.volumes:
             self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)

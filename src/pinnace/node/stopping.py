@@ -17,4 +17,4 @@ def ask_to_stop(directory: Path) -> bool:
     head = read_json(spec.node_file(HEAD))
     if not head or "links" not in head:
         return False
-    return control.ask_to_stop(head["address"], head["links"], (spec.secrets / "link.key").read_bytes())
+    return control.ask_to_stop(HEAD, head["address"], head["links"], spec.link_key)

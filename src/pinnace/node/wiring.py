@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.network.fabric import ip_batch, nft_rules, sysctls
+from pinnace.network.splice import BACKLOG
 from pinnace.network.tun import open_tun
 from pinnace.node.runtime import last_id
 
@@ -30,8 +31,8 @@ def wire(ranges: Ranges, index: int) -> tuple[int, socket.socket]:
     for name, value in sysctls(last_id(Path("/proc/self/gid_map").read_text())).items():
         with contextlib.suppress(FileNotFoundError):
             Path("/proc/sys", name).write_text(value)
-    way_out = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - of the fabric's own namespace
-    _feed(["nft", "-f", "-"], nft_rules(ranges, way_out.getsockname()[1]))
+    way_out = socket.create_server(("0.0.0.0", 0), backlog=BACKLOG)  # noqa: S104 - of the fabric's own namespace
+    _feed(["nft", "-f", "-"], nft_rules(ranges, index, way_out.getsockname()[1]))
     return tun, way_out
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pinnace.interpreter import python_argv
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def provisioner_argv(python: str, directory: Path) -> list[str]:
     """The command of a cluster's provisioner; it runs on the head's host, outside the fabric."""
-    return [python, "-m", "pinnace.provisioner.service", "--cluster", str(directory)]
+    return python_argv("pinnace.provisioner.service", "--cluster", str(directory), python=python)

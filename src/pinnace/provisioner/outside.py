@@ -17,4 +17,4 @@ def access(cluster: ClusterSpec) -> Access | None:
     if not head or "api" not in head:
         return None
     own = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
-    return own.at(str(head["address"]), int(head["api"]))
+    return own.at(str(head["address"]), int(head["api"]), cluster.api_name)

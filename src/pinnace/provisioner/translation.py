@@ -188,7 +188,7 @@ def claim_names(pod: Object) -> set[str]:
 
 def fixed_options(directory: Path) -> list[str]:
     """What every job of ours has. The agent is the batch script's own process, so Slurm's signals are for it."""
-    return [f"--output={directory}/logs/job-%j.log", f"--signal=B:TERM@{GRACE}", "--no-requeue"]
+    return [f"--chdir={directory}", f"--output={directory}/logs/job-%j.log", f"--signal=B:TERM@{GRACE}", "--no-requeue"]
 
 
 def node_script(agent: Sequence[str]) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pinnace.interpreter import python_argv
+
 if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
 
 def provisioner_argv(node: NodeSpec, python: str, scratch: str) -> list[str]:
     """The command of a node's provisioner; ``scratch`` is where the node keeps its own volumes."""
-    argv = [python, "-m", "pinnace.storage.provisioner", "--kubeconfig", node.secret("storage.kubeconfig")]
-    argv += ["--node", node.name, "--scratch", scratch]
-    return [*argv, *(["--shared", str(node.cluster.volumes)] if node.is_head else [])]
+    words = ["--kubeconfig", node.secret("storage.kubeconfig"), "--node", node.name, "--scratch", scratch]
+    words += ["--shared", str(node.cluster.volumes)] if node.is_head else []
+    return python_argv("pinnace.storage.provisioner", *words, python=python)

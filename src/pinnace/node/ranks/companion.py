@@ -1,7 +1,7 @@
 """Makes and holds worlds on one host, for as long as a pod's job lives. Commands come in, and answers go out, as lines.
 
-    python -m pinnace.node.ranks.companion --of PID                               on the first host, of the node there
-    python -m pinnace.node.ranks.companion --cluster DIRECTORY --from HOST:PORT   on another: copies what it needs
+    python -m pinnace.node.ranks.companion --of PID                                 on the first host, of the node there
+    python -m pinnace.node.ranks.companion --cluster DIRECTORY --from N@HOST:PORT   on another: copies what it needs
 
     {"do": "make", "world": "3", "container": {…}, "identity": {…}}
     {"do": "end", "world": "3"}
@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.network.handshake import HandshakeError, dial
+from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial
 from pinnace.node import namespaces, scratch
 from pinnace.node.linux import (
     CLONE_NEWNS,
@@ -179,10 +179,11 @@ class OnFirstHost(Companion):
 class OnOtherHost(Companion):
     """Ranks in a copy of the container. Its image is copied once; what the container changed, for every world."""
 
-    def __init__(self, directory: Path, cluster: ClusterSpec, source: tuple[str, int]) -> None:
+    def __init__(self, directory: Path, cluster: ClusterSpec, source: str) -> None:
         super().__init__(directory / "memory", "/proc")
-        self.directory, self.source = directory, source
-        self.secret = (cluster.secrets / "link.key").read_bytes()
+        address, _, port = source.partition("@")[2].rpartition(":")
+        self.directory, self.source, self.listener = directory, (address, int(port)), source.encode()
+        self.secret = cluster.link_key
 
     def prepare(self) -> None:
         if os.fork() == 0:  # beside everything else: remove what was left here by those that were killed
@@ -230,7 +231,7 @@ class OnOtherHost(Companion):
         """Get a part of the container from the first host, as an archive (see ``server``)."""
         target.mkdir(parents=True)
         with socket.create_connection(self.source, timeout=30) as sock:
-            dial(sock, self.secret, 0)
+            dial(sock, self.secret, Protocol.COPY, NO_NODE, self.listener)
             sock.sendall(json.dumps(what).encode() + b"\n")
             sock.settimeout(None)
             done = subprocess.run(
@@ -271,9 +272,8 @@ def main(argv: list[str]) -> int:
         here = OnFirstHost(Path("/run/pinnace/worlds"), PROC)
         become_root_of(words.of)
         return 0 if _until_told(here) else 1
-    address, _, port = words.source.rpartition(":")
     directory = scratch.make(scratch.base(os.environ), os.getuid())
-    there = OnOtherHost(directory, ClusterSpec.load(words.cluster), (address, int(port)))
+    there = OnOtherHost(directory, ClusterSpec.load(words.cluster), words.source)
     try:
         return 0 if namespaces.as_root(lambda: _until_told(there)) else 1
     finally:

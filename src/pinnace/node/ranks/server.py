@@ -18,7 +18,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -26,7 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError, UsageError
-from pinnace.network.handshake import HandshakeError, answer
+from pinnace.interpreter import python_argv
+from pinnace.network import listening
+from pinnace.network.accepting import Acceptor, raise_file_limit
+from pinnace.network.handshake import Protocol, listener_name
+from pinnace.network.handshake import listening as handshake
 from pinnace.node.ranks import container as containers
 from pinnace.node.ranks import launcher, options
 from pinnace.node.ranks.entering import first_process
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from pinnace.node.ranks.container import Container
     from pinnace.spec import NodeSpec
 
+BACKLOG = 512
 HELLO_LIMIT = 10.0  # seconds
 MAKE_LIMIT = 600.0  # seconds for a world, with the copy of its image
 STEP_LIMIT = 120  # seconds that Slurm may take to start the companions
@@ -207,7 +211,7 @@ class Server:
         self._mpi: str | None = None
         self._source = 0
         log = node.cluster.logs(node.name) / "ranks.log"
-        module = [sys.executable, "-m", "pinnace.node.ranks.companion"]
+        module = python_argv("pinnace.node.ranks.companion")
         self.here = Companions([*module, "--of", str(self.first)], self.environment, 1, log)
         self.there: Companions | None = None
         self.module, self.log = module, log
@@ -274,7 +278,7 @@ class Server:
                 "worlds": self._make(world, container, request.identity, everywhere=call is not None),
             }
             write_private(file, about)
-            task = [sys.executable, "-m", "pinnace.node.ranks.rank", str(file)]
+            task = python_argv("pinnace.node.ranks.rank", str(file))
             argv = task
             if call:
                 nested = "SLURM_NODELIST" in request.environment  # an mpirun starts its daemons
@@ -326,9 +330,10 @@ class Server:
         return made | self.there.make(world, container, who)
 
     def _companions_elsewhere(self) -> Companions:
-        listener = socket.create_server(("0.0.0.0", 0), backlog=512)  # noqa: S104 - the companions are on other hosts
+        ports, address = self.node.cluster.ports, self.node_address()
+        listener = listening.bind(address, listening.PortRange.parse(ports) if ports else None, BACKLOG)
         threading.Thread(target=self._give, args=(listener,), daemon=True).start()
-        source = f"{self.node_address()}:{listener.getsockname()[1]}"
+        source = listener_name(self.node.index, *listener.getsockname()).decode()
         task = [*self.module, "--cluster", str(self.node.cluster.directory), "--from", source]
         environment = submission_environment(self.environment) | {"SLURM_JOB_ID": self.job}
         return Companions(companion_argv(self.others, task), environment, len(self.others), self.log)
@@ -338,19 +343,23 @@ class Server:
         return str(about["address"])
 
     def _give(self, listener: socket.socket) -> None:
-        while True:
-            sock, _ = listener.accept()
+        """Let companions copy from here, for ever. Each is asked for its proof first."""
+        raise_file_limit()
+        name = listener_name(self.node.index, *listener.getsockname())
+        secret = self.node.cluster.link_key
+
+        def admit(sock: socket.socket, _index: int) -> None:
             threading.Thread(target=self._give_part, args=(sock,), daemon=True).start()
 
+        Acceptor(listener, lambda: handshake(secret, lambda _index: Protocol.COPY, name), admit).run()
+
     def _give_part(self, sock: socket.socket) -> None:
-        """A part of a container, as an archive, to a companion that proves to be ours."""
-        secret = (self.node.cluster.secrets / "link.key").read_bytes()
-        with sock, contextlib.suppress(OSError, HandshakeError, ValueError, KeyError, IndexError, StopIteration):
-            answer(sock, secret)
+        """A part of a container, as an archive, to a companion that has proved to be ours."""
+        with sock, contextlib.suppress(OSError, ValueError, KeyError, IndexError, StopIteration):
             sock.settimeout(HELLO_LIMIT)
             what = json.loads(sock.makefile("rb").readline(4096))
             sock.settimeout(None)
-            argv = [sys.executable, "-m", "pinnace.node.ranks.packing", str(self.first), *self._part(what)]
+            argv = python_argv("pinnace.node.ranks.packing", str(self.first), *self._part(what))
             with self.log.open("ab") as log:
                 subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=sock.fileno(), stderr=log, check=False)
 

@@ -1,0 +1,84 @@
+"""The process that joins TCP connections across the border of the fabric, on one node."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pinnace.network.accepting import raise_file_limit
+from pinnace.network.door import Door
+from pinnace.network.quota import Quota
+from pinnace.network.splice import MOST_GREETING, Pair, Splicer, by_server_name, original_destination
+from pinnace.spec import API_PORT, HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pinnace.spec import NodeSpec
+
+    Target = tuple[socket.socket, tuple[str, int]]
+
+RESERVE = 256 + MOST_GREETING  # descriptors that are not for joined connections
+FILES_PER_CONNECTION = 4  # two sockets, and a pipe while there is something to move
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotas:
+    """How many connections of each kind there may be: so many that together they stay below the limit of files.
+
+    ``strangers`` are those at the API's port who do not ask for the name that the user's kubeconfig has.
+    """
+
+    outward: Quota[Pair]
+    published: Quota[Pair]
+    api: Quota[Pair]
+    strangers: Quota[Pair]
+
+    @staticmethod
+    def of(files: int) -> Quotas:
+        connections = max(64, (files - RESERVE) // FILES_PER_CONNECTION)
+        return Quotas(
+            outward=Quota(connections * 40 // 100),
+            published=Quota(connections * 35 // 100),
+            api=Quota(connections * 20 // 100),
+            strangers=Quota(min(256, connections * 5 // 100)),
+        )
+
+
+def run(
+    node: NodeSpec,
+    *,
+    way_out: int,
+    door: int,
+    api: socket.socket | None,
+    published: Sequence[socket.socket],
+    name_servers: Sequence[str],
+) -> None:
+    """For ever. ``way_out`` is the listener inside to which what leaves the fabric is redirected."""
+    ranges = node.cluster.ranges
+    quotas = Quotas.of(raise_file_limit())
+    splicer = Splicer()
+    inward = Door(socket.socket(fileno=os.dup(door)))
+
+    def to_outside(accepted: socket.socket) -> Target:
+        host, port = original_destination(accepted)
+        if host == str(ranges.resolver):
+            if not name_servers:
+                raise OSError("the host has no name server")
+            host = name_servers[0]
+        return socket.socket(), (host, port)
+
+    def to_api(_accepted: socket.socket) -> Target:
+        return inward.socket(), (str(ranges.node(HEAD)), API_PORT)
+
+    def to_node_port(accepted: socket.socket) -> Target:
+        return inward.socket(), (node.address, accepted.getsockname()[1])
+
+    for sock in published:
+        splicer.listen(sock, to_node_port, quotas.published)
+    splicer.listen(socket.socket(fileno=os.dup(way_out)), to_outside, quotas.outward)
+    if api:
+        splicer.listen_for_tls(api, to_api, by_server_name(node.cluster.api_name, quotas.api, quotas.strangers))
+    splicer.run()
