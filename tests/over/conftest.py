@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).parents[2]
 LIMIT = 120.0
+PORTS, PUBLISHED = "41000-41399", 30930  # of the shared cluster
 
 
 @dataclass(kw_only=True)
@@ -118,6 +119,7 @@ def make_user(site: Bed, name: str, *images: str) -> User:
 def cluster(alice: User) -> Iterator[Kubectl]:
     """A cluster of two nodes that the tests share."""
     images = [word for image in ("busybox", "nettools", "python") for word in ("--image", f"{image}.tar")]
-    alice.pinnace("up", "-N", "2", "--name", "shared", "--mem", "4G", *images)
+    ports = ["--ports", PORTS, "--publish", str(PUBLISHED)]
+    alice.pinnace("up", "-N", "2", "--name", "shared", "--mem", "4G", *ports, *images)
     yield Kubectl(user=alice, cluster="shared")
     alice.pinnace("down", "shared")
