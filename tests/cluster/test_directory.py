@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.cluster.directory import Directory, Run, all_clusters
+from pinnace.cluster.directory import Directory, Run, all_clusters, random_name
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +37,21 @@ def test_what_runs_it_is_remembered(binaries: dict[str, str]) -> None:
     assert not directory.run
     directory.write_run(Run(job=7, nodes=2))
     assert directory.run == Run(job=7, nodes=2)
+
+
+def test_a_process_is_known_by_its_beginning_not_by_its_number_alone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        run = Run.of_process(process.pid, nodes=1, local=True)
+        assert run.alive
+        assert not replace(run, began=f"{run.began}0").alive, "the number was given again"
+        assert not replace(run, host="elsewhere").alive
+        process.kill()
+    assert not run.alive
+
+
+@pytest.mark.parametrize("user", ["alice", "Jane.Doe", "_svc_", "x" * 64, "ünï", "..", ""])
+def test_a_name_is_made_up_for_every_user(user: str) -> None:
+    Directory.named(random_name(user))
 
 
 def test_a_name_in_use_is_refused(binaries: dict[str, str]) -> None:

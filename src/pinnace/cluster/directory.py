@@ -12,6 +12,7 @@ $PINNACE_HOME/clusters/<name>/
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -56,13 +57,35 @@ class Run:
     job: int | None = None
     pid: int | None = None
     host: str = ""
+    began: str = ""  # when the process did: numbers of processes are given again
     nodes: int = 1
     local: bool = False  # no Slurm at all
 
+    @staticmethod
+    def of_process(pid: int, *, nodes: int, local: bool) -> Run:
+        """That of a process on this host."""
+        return Run(pid=pid, host=os.uname().nodename, began=beginning(pid), nodes=nodes, local=local)
+
     @property
     def alive(self) -> bool:
-        """Whether the process is there, as far as can be seen from here."""
-        return self.pid is not None and self.host == os.uname().nodename and Path(f"/proc/{self.pid}").exists()
+        """Whether that very process is there, as far as can be seen from here."""
+        here = self.pid is not None and self.host == os.uname().nodename
+        return here and bool(self.began) and beginning(self.pid or 0) == self.began
+
+
+def beginning(pid: int) -> str:
+    """When a process began: the boot, and the ticks since then (see proc(5)). Empty if there is no such process."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {words[19]}" if words[0] not in "ZX" else ""
+    return ""
+
+
+def random_name(user: str) -> str:
+    """For a cluster whose user has not thought of one."""
+    plain = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[:30].strip("-")
+    return f"{plain or 'cluster'}-{secrets.token_hex(3)}"
 
 
 def home() -> Path:
