@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pinnace import ownership
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
 from pinnace.controlplane import pki
@@ -89,17 +90,19 @@ def random_name(user: str) -> str:
 
 
 def home() -> Path:
-    """Where everything of the user is."""
-    return user_root().parent
+    """Where everything of the user is. Nobody else can change it: all of it runs, or says what runs, as the user."""
+    place = user_root().parent
+    ownership.require(place, "the directory of pinnace", "set PINNACE_HOME to another directory")
+    return place
 
 
 def clusters_root() -> Path:
-    return user_root().parent / "clusters"
+    return home() / "clusters"
 
 
 def image_store() -> ImageStore:
     """The user's images, for all clusters of the user."""
-    return ImageStore(user_root().parent / "images")
+    return ImageStore(home() / "images")
 
 
 def load_image(path: Path, name: str | None = None) -> list[Stored]:
@@ -135,9 +138,15 @@ class Directory:
     @staticmethod
     def existing(name: str) -> Directory:
         directory = Directory.named(name)
+        if directory.path.is_symlink():
+            raise ClusterError(
+                f"{directory.path} is a symbolic link, and no cluster of pinnace's",
+                hint="Remove it, if it is not wanted.",
+            )
         if not directory.path.is_dir():
             known = ", ".join(other.name for other in all_clusters()) or "none"
             raise ClusterError(f"there is no cluster {name!r}", hint=f"Your clusters: {known}.")
+        ownership.require(directory.path, f"the directory of the cluster {name}", "remove it")
         return directory
 
     def create(
@@ -152,7 +161,7 @@ class Directory:
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        ownership.make_directories(self.path.parent)
         with explain_no_space(self.path.parent, f"the cluster {self.name}"):
             need_room(self.path.parent)
             try:
@@ -278,9 +287,21 @@ def seed_name() -> str:
 
 
 def seed_directory() -> Path | None:
-    """Where the seed is: the user's own, or the site's. A cluster starts without one too, seconds later."""
-    candidates = (root.parent / "seeds" / seed_name() for root in (user_root(), site_root()))
-    return next((path for path in candidates if path.is_dir()), None)
+    """Where the seed is: the user's own, or the site's. A cluster starts without one too, seconds later.
+
+    A seed says who may do what in a cluster, so one that others could have changed is not used.
+    """
+    return next((path for path in seed_candidates() if path.is_dir() and not ownership.problem_below(path)), None)
+
+
+def unsafe_seed() -> str:
+    """Why a seed that is there is not used; empty if none is."""
+    return next((found for path in seed_candidates() if path.is_dir() and (found := ownership.problem_below(path))), "")
+
+
+def seed_candidates() -> list[Path]:
+    """Where a seed may be, the user's own first."""
+    return [root.parent / "seeds" / seed_name() for root in (user_root(), site_root())]
 
 
 def ensure_seed(root: Path, binaries: dict[str, str]) -> bool:
@@ -293,7 +314,8 @@ def ensure_seed(root: Path, binaries: dict[str, str]) -> bool:
 
 def all_clusters() -> list[Directory]:
     root = clusters_root()
-    return [Directory(path) for path in sorted(root.iterdir()) if path.is_dir()] if root.is_dir() else []
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    return [Directory(path) for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def verified_binaries() -> dict[str, str]:

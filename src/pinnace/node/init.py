@@ -159,7 +159,7 @@ class Init:
             node,
             resolv_conf=self.write("resolv.conf", resolv),
             system_reserved=config.reserved(node.share, **host),
-            file_system=file_system("/var/lib/kubelet", Path("/proc/self/mounts").read_text()),
+            file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
         )
         bin_dir = str(Path(node.binary("containerd")).parent)
         path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}
