@@ -20,6 +20,7 @@ from pinnace.network import proxies
 from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
 from pinnace.node.conditions import after, listening
+from pinnace.node.environment import of_node
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
@@ -108,10 +109,11 @@ class Init:
         self._environment()
 
     def _environment(self) -> None:
-        """For all that runs here: the user's own, but for what only has a meaning outside."""
+        """For all that runs here: what it needs of the user's own, but for what only has a meaning outside."""
+        for name in os.environ.keys() - of_node(os.environ).keys():
+            del os.environ[name]
         (RUN / "tmp").mkdir()
         os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
-        os.environ.pop("XDG_RUNTIME_DIR", None)  # of a session on the login node
         os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
