@@ -6,6 +6,9 @@ privileged one does, could read them. So the node gets what its programs need to
 
 from __future__ import annotations
 
+import ctypes
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.slurm.variables import OF_JOBS
@@ -30,3 +33,17 @@ def of_node(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in KEPT or name.startswith(KEPT_FAMILIES) or name.lower() in PROXIES
     }
+
+
+def forget_the_rest() -> None:
+    """Let this process, and all that it starts, have that part alone; /proc shows no more of it either.
+
+    The kernel shows the memory in which a process found its environment when its program was started, so what is kept
+    is copied, and that memory is overwritten.
+    """
+    kept = of_node(os.environ)
+    for name in list(os.environ):
+        del os.environ[name]
+    os.environ.update(kept)
+    begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])  # see proc(5)
+    ctypes.memset(begin, 0, end - begin)

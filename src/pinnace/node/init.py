@@ -20,7 +20,7 @@ from pinnace.network import proxies
 from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
 from pinnace.node.conditions import after, listening
-from pinnace.node.environment import of_node
+from pinnace.node.environment import forget_the_rest
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
@@ -110,8 +110,7 @@ class Init:
 
     def _environment(self) -> None:
         """For all that runs here: what it needs of the user's own, but for what only has a meaning outside."""
-        for name in os.environ.keys() - of_node(os.environ).keys():
-            del os.environ[name]
+        forget_the_rest()
         (RUN / "tmp").mkdir()
         os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
         os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
