@@ -10,6 +10,7 @@
     ├── ImageError            an image is damaged, has no name, or is none
     │   └── RegistryError     a registry cannot be reached, or refuses
     ├── ClusterError          a cluster cannot be started, found or used
+    ├── UnsafePathError       other users could change what we would rely on
     └── NoSpaceError          a file system is full, or too small for what was asked
 
 Only ``pinnace.cli`` prints them; everything below raises.
@@ -28,6 +29,7 @@ __all__ = [
     "SlurmError",
     "ToolchainError",
     "UnreachableError",
+    "UnsafePathError",
     "UsageError",
 ]
 
@@ -79,6 +81,10 @@ class RegistryError(ImageError):
 
 class ClusterError(PinnaceError):
     """A cluster cannot be started, found or used."""
+
+
+class UnsafePathError(PinnaceError):
+    """Other users could change what we would rely on."""
 
 
 class NoSpaceError(PinnaceError):

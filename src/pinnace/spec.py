@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pinnace import ownership
 from pinnace.interpreter import python_argv
 from pinnace.network.addresses import Ranges
 
@@ -101,6 +102,7 @@ class ClusterSpec:
 
     @staticmethod
     def load(directory: Path) -> ClusterSpec:
+        ownership.require(directory, "the cluster's directory", "set PINNACE_HOME to a directory that all hosts share")
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))

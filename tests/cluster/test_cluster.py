@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pinnace.cluster.cluster import describe_end
-from pinnace.slurm.commands import parse_job
+from pinnace.slurm.commands import parse_rows
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,8 @@ from pinnace.slurm.commands import parse_job
     ],
 )
 def test_a_cluster_that_has_ended_says_why(state: str, message: str, hint: str) -> None:
-    job = parse_job(f"12|n|{state}|None|N/A|n1|main|0:00|1:00|1:01|1|".replace("|", "\x1f"))
+    fields = f"12|1000|{state}|None|N/A|n1|main|0:00|1:00|1:01|1|n|".split("|")
+    (job,) = parse_rows("mark>" + "mark,".join(fields), "mark")
     said, advice = describe_end("c", job, ready=True)
     assert said.startswith(message)
     assert hint in advice

@@ -32,7 +32,7 @@ def test_inside_an_allocation_the_step_takes_all_of_it() -> None:
 
 def test_the_batch_script_is_valid_shell_and_quotes_what_it_must(tmp_path: Path) -> None:
     script, options = cluster_script("c", DIRECTORY, ["--partition=main"])
-    assert options == ["--partition=main"]
+    assert options == ["--partition=main", "--comment=pinnace:c"], "nobody's default for the comment counts"
     assert "'/home/a user/clusters/c'" in script
     assert "--nodes=$SLURM_JOB_NUM_NODES" in script
     file = tmp_path / "script"

@@ -29,6 +29,22 @@ def test_kube_slurms_words() -> None:
     assert "securityContext" not in body["spec"]
 
 
+def test_a_pod_gets_what_slurm_says_of_the_job_and_no_secret() -> None:
+    secrets = {
+        "SLURM_JWT": "t",
+        "SLURM_SITE_PASSWORD": "t",
+        "KUBE_TOKEN": "t",
+        "SLURM_SPANK_X": "t",
+        "SLURM_CONF": "/c",
+    }
+    told = {"SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-2]", "KUBE_IMAGE": "x"}
+    assert wish(JOB | secrets | told).variables == told | {
+        "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "n1",
+        "HOME": "/home/alice",
+    }
+
+
 def test_the_command_line_has_the_last_word() -> None:
     wanted = wish(JOB | {"KUBE_IMAGE": "other", "SLURM_PROCID": "3", "SLURM_GPUS": "2"}, image="mine",
                   command=("true",), namespace="here", as_user=(1, 2))  # fmt: skip

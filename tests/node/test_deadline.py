@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from pinnace.node.deadline import grace, until_end
-from pinnace.slurm.commands import Job, parse_job
+from pinnace.slurm.commands import Job, parse_rows
 
 
 def job(left: str, limit: str) -> Job:
-    return parse_job(f"12|n|RUNNING|None|N/A|n1|main|{left}|{limit}|0:01|1|".replace("|", "\x1f"))
+    fields = f"12|1000|RUNNING|None|N/A|n1|main|{left}|{limit}|0:01|1|n|".split("|")
+    return parse_rows("mark>" + "mark,".join(fields), "mark")[0]
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(60, 15), (120, 30), (240, 60), (86400, 60)])

@@ -165,6 +165,16 @@ def test_slurms_own_srun_gets_what_was_asked_and_what_is_usual() -> None:
     assert default_mpi("\tnone\n") is None
 
 
+def test_a_rank_does_not_get_the_users_token() -> None:
+    task = {
+        "SLURM_PROCID": "0",
+        "SLURM_JWT": "t",
+        "SLURM_SITE_TOKEN": "t",
+        "OMPI_MCA_orte_precondition_transports": "k",
+    }
+    assert environment({}, task) == {"SLURM_PROCID": "0", "OMPI_MCA_orte_precondition_transports": "k"}
+
+
 def test_a_rank_has_the_containers_environment_and_what_slurm_says() -> None:
     asked = {"A": "1", "PATH": "/bin", "SLURM_NTASKS": "8", "PMI_RANK": "9"}
     task = {"HOME": "/home/alice", "SLURM_PROCID": "3", "PMIX_RANK": "3", "PMIX_GDS_MODULE": "ds21", "SECRET": "x"}

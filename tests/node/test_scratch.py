@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pinnace.errors import UnsafePathError
 from pinnace.node import scratch
+from pinnace.node.cache import file_system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +42,32 @@ def test_what_a_dead_node_left_is_swept_and_nothing_else(tmp_path: Path) -> None
     assert not dead.exists()
     assert other.exists()
     assert precious.exists()
+
+
+def test_a_place_in_which_others_can_exchange_directories_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(UnsafePathError, match="can be written by other users") as caught:
+        scratch.make(tmp_path, UID)
+    assert "PINNACE_SCRATCH" in caught.value.hint
+    tmp_path.chmod(0o1777)
+    assert scratch.make(tmp_path, UID).is_dir()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    dead = tmp_path / f"pinnace-{UID}-dead"
+    dead.mkdir()
+    (dead / scratch.LOCK).symlink_to(tmp_path / "elsewhere")
+    scratch.sweep(tmp_path, UID)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\x0b", b"\x1c", b"\r", "é".encode()])
+def test_a_mount_with_an_odd_name_is_seen_as_what_it_is(tmp_path: Path, name: bytes) -> None:
+    """Any user may be able to mount something, and the table is the same for all."""
+    mine = os.fsencode(tmp_path / "mine")
+    table = os.fsdecode(b"1 2 8:1 / %s/%s rw - ext4 /dev/x rw\n2 2 8:1 / %s rw - ext4 /dev/x rw\n" % (mine, name, mine))
+    assert len(scratch.mounts_below(tmp_path / "mine", table)) == 2
+    assert file_system(os.makedev(8, 1), table) == "ext4"
 
 
 def test_mount_points_are_found_below_a_path_and_nowhere_else(tmp_path: Path) -> None:

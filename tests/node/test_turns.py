@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -62,6 +63,29 @@ def test_what_others_have_made_does_not_count(tmp_path: Path) -> None:
         other.mkdir()
         (other / turns.MARK).touch()
     assert not take(tmp_path, 1).waited
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_marks_of_other_users_do_not_count(tmp_path: Path) -> None:
+    """In /tmp anybody can make such directories, with a mark in them and a lock that is held."""
+    tmp_path.chmod(0o1777)
+    held = []
+    for name in ("x", "y"):
+        other = tmp_path / f"{scratch.prefix(UID)}{name}"
+        other.mkdir(mode=0o777)
+        other.chmod(0o777)
+        (other / turns.MARK).touch()
+        os.utime(other / turns.MARK, (0, 0))
+        held.append((other / scratch.LOCK).open("w"))
+        (other / scratch.LOCK).chmod(0o666)
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+        os.chown(other, 12345, 12345)
+    (tmp_path / f"{scratch.prefix(UID)}z").symlink_to(scratch.make(tmp_path, UID + 1))
+    try:
+        assert not take(tmp_path, 1).waited
+    finally:
+        for file in held:
+            file.close()
 
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

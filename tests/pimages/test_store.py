@@ -9,13 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pimages.archives import NAME, change, docker_tar, layer_of, names_in, oci_tar, unpacked, write_tar
 from pinnace.errors import ImageError
-from pinnace.images.oci import MANIFEST, digest_of
+from pinnace.images.oci import INDEX, MANIFEST, digest_of
 from pinnace.images.reference import parse
 from pinnace.images.store import Store
 
@@ -209,3 +210,76 @@ def test_loads_at_the_same_time_are_safe(store: Store, tmp_path: Path) -> None:
     assert [process.wait(60) for process in processes] == [0] * 6
     assert names(store) == [f"docker.io/test/tiny:{number}" for number in range(3)]
     assert_whole(store)
+
+
+def nested_indices(path: Path, depth: int, width: int, *, leaf: bool) -> Path:
+    """An image whose index names an index so many times, and so on; at the bottom an image, or one that is missing."""
+    layout = unpacked(oci_tar(path.with_suffix(".tar")), path)
+    index = json.loads((layout / "index.json").read_text())
+    entry = index["manifests"][0]
+    names = entry.pop("annotations")
+    below = entry if leaf else entry | {"digest": f"sha256:{'0' * 64}"}
+    for _ in range(depth):
+        content = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [below] * width}).encode()
+        below = {"mediaType": INDEX, "digest": digest_of(content), "size": len(content)}
+        (layout / "blobs" / digest_of(content).replace(":", "/")).write_bytes(content)
+    (layout / "index.json").write_text(json.dumps(index | {"manifests": [below | {"annotations": names}]}))
+    return layout
+
+
+def test_indices_in_one_another_are_each_read_once(tmp_path: Path, store: Store) -> None:
+    """Each names the next a hundred times: a hundred to the sixth power, if all ways were walked."""
+    begin = time.monotonic()
+    [loaded] = store.load(nested_indices(tmp_path / "a", 6, 100, leaf=True))
+    assert [stored.digest for stored in store.list()] == [loaded.digest]
+    store.remove(loaded.name)
+    with pytest.raises(ImageError, match="it is incomplete"):
+        store.load(nested_indices(tmp_path / "b", 6, 100, leaf=False))
+    assert time.monotonic() - begin < 20
+
+
+def test_indices_that_go_too_deep_are_refused(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(ImageError, match="too many manifests"):
+        store.load(nested_indices(tmp_path / "a", 40, 1, leaf=True))
+
+
+def evil_tar(path: Path, diff_id: str, layer: str = "layer.tar", config: str = "config.json") -> Path:
+    document = {"rootfs": {"type": "layers", "diff_ids": [diff_id]}}
+    manifest = [{"Config": config, "RepoTags": [NAME], "Layers": [layer]}]
+    files = {"manifest.json": manifest, "config.json": document}
+    data = {name: json.dumps(content).encode() for name, content in files.items()}
+    return write_tar(path, data | {"layer.tar": b"evil"})
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_layer_cannot_choose_the_file_that_it_is_written_to(tmp_path: Path, store: Store, *, absolute: bool) -> None:
+    """The digests of a docker-archive's layers are what its configuration says they are."""
+    target = tmp_path / "planted"
+    name = str(target) if absolute else "../" * 20 + str(target).lstrip("/")
+    with pytest.raises(ImageError, match="no SHA-256 digest"):
+        store.load(evil_tar(tmp_path / "evil.tar", f"sha256:{name}"))
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("place", ["/etc/hostname", "../outside", "pipe", "link"])
+def test_a_directory_gives_no_files_from_elsewhere(tmp_path: Path, store: Store, place: str) -> None:
+    (tmp_path / "outside").write_bytes(b"secret")
+    layout = unpacked(evil_tar(tmp_path / "a.tar", digest_of(b"secret"), layer=place), tmp_path / "layout")
+    os.mkfifo(layout / "pipe")  # whoever opens it waits for ever
+    (layout / "link").symlink_to("../outside")
+    with pytest.raises(ImageError, match=r"leads out of it|is no file"):
+        store.load(layout)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"[" * 100_000, b"7", b'{"manifests": [7]}', b'{"manifests": [{"digest": 7}]}']
+)
+def test_an_index_that_is_none_is_damage(tmp_path: Path, store: Store, content: bytes) -> None:
+    with pytest.raises(ImageError):
+        store.load(change(oci_tar(tmp_path / "a.tar"), {"index.json": content}))
+
+
+def test_links_in_an_archive_that_lead_in_circles_are_damage(tmp_path: Path, store: Store) -> None:
+    tar = write_tar(tmp_path / "a.tar", {"oci-layout": b"{}"}, {"index.json": "b", "b": "index.json"})
+    with pytest.raises(ImageError):
+        store.load(tar)

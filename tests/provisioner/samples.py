@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pinnace.controlplane.placement import SCHEDULER
@@ -49,6 +50,7 @@ def container(
 def job(number: int, state: JobState = JobState.RUNNING, *, uid: str = "uid-one", reason: str = "None") -> Job:
     return Job(
         id=number,
+        user=os.getuid(),
         name="one",
         state=state,
         reason=reason,

@@ -44,12 +44,41 @@ def test_flags_are_parsed_as_sbatch_does(text: str, options: flags.Options) -> N
         ("--mem", "lacks its value"),
         ("--hold=1", "takes no value"),
         ("--mem='4G", "cannot be read"),
-        ("--mem='4\nG'", "control character"),
+        ("--mem='4\nG'", "cannot be printed"),
+        ("-J 'a\x0bb'", "cannot be printed"),
+        ("-J 'a\u2028b'", "cannot be printed"),
+        ("--nodefile=/home/alice/.ssh/id_rsa", "--nodefile is not for pods"),
+        ("-F .ssh/id_rsa", "--nodefile is not for pods"),
+        ("--nodelist=/home/alice/.ssh/id_rsa", "open files"),
+        ("-w ./secret", "open files"),
+        ("-x ../secret", "open files"),
+        ("--exclude=/home/alice/.ssh/id_rsa", "open files"),
+        ("--nodel=/home/alice/.ssh/id_rsa", "--nodel is no option"),
+        ("--export-file=3", "--export-file is not for pods"),
+        ("--container=/bundle", "--container is not for pods"),
+        ("--get-user-env", "--get-user-env is not for pods"),
+        ("--bcast=/x", "--bcast is no option"),
+        ("--bbf=x", "--bbf is not for pods"),
+        ("--gres=/x", "open files"),
     ],
 )
 def test_what_would_do_harm_is_refused_by_name(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         flags.parse(text)
+
+
+@pytest.mark.parametrize("text", ["a\n12\x1fb", "a\x1cb", "a\x85b", "a\u2029b", "a\rb"])
+def test_slinkys_words_are_looked_at_too(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be printed"):
+        wishes.options({f"{wishes.SLINKY}job-name": text})
+    with pytest.raises(UsageError, match="open files"):
+        wishes.options({f"{wishes.SLINKY}constraints": "/home/alice/.ssh/id_rsa"})
+
+
+def test_a_slash_is_for_dates_and_names_and_for_the_owner() -> None:
+    assert flags.parse("--begin=12/24/26 -J a/b") == {"begin": "12/24/26", "job-name": "a/b"}
+    assert flags.parse("--exclude=/home/alice/bad-hosts", by_owner=True) == {"exclude": "/home/alice/bad-hosts"}
+    assert flags.parse("--image=/a/b", also=frozenset({"image"})) == {"image": "/a/b"}
 
 
 def test_a_site_can_allow_its_own() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pinnace.provisioner import ending
 from pinnace.provisioner.reconciling import (
     ARCHIVE_PORT,
     JOIN_LIMIT,
     LEAVE_LIMIT,
+    NUMBER,
     RETELL,
     VISIBLE,
     AskAccounting,
@@ -92,6 +95,16 @@ def test_a_mark_without_a_job_is_waited_for_and_then_submitted_again() -> None:
     assert plan(world(pod(marked=True), jobs=[]), memory, NOW, room=5) == []
     later = NOW + VISIBLE + 1
     assert plan(world(pod(marked=True), jobs=[], asked=later), memory, later, room=5) == [Submit(pod=pod(marked=True))]
+
+
+@pytest.mark.parametrize("number", ["abc", "", "-1", "1.5", "²", "9" * 5000, "7;8"])
+def test_a_number_that_a_tenant_has_made_up_is_none(number: str) -> None:
+    """Who creates a pod writes its annotations."""
+    body = pod(marked=True, annotations={NUMBER: number})
+    assert plan(world(body, jobs=[]), Memory(), NOW, room=5) == []
+    later = NOW + VISIBLE + 1
+    memory = Memory(since={"unseen uid-one": NOW})
+    assert plan(world(body, jobs=[], asked=later), memory, later, room=5) == [Submit(pod=body)]
 
 
 def test_a_mark_whose_job_came_through_gets_its_number() -> None:

@@ -77,6 +77,16 @@ def test_selectors_that_mean_nothing_to_slurm_are_refused(selector: dict[str, st
         options(pod(nodeSelector=selector))
 
 
+@pytest.mark.parametrize("operator", ["In", "NotIn"])
+def test_affinity_names_no_file_of_the_owners(operator: str) -> None:
+    """The API does not look at these values, and sbatch reads a list of hosts from whatever has a slash in it."""
+    expression = {"key": "pinnace.dev/host", "operator": operator, "values": ["/home/alice/.ssh/id_rsa"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    with pytest.raises(UsageError, match="open files"):
+        options(pod(affinity=affinity))
+
+
 def test_priorities() -> None:
     settings = Settings(priorities={"urgent": ["--qos=high"]})
     assert options(pod(priorityClassName="urgent", priority=1000), settings)["qos"] == "high"

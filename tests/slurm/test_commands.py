@@ -1,35 +1,107 @@
 from __future__ import annotations
 
+import os
+import sys
+from typing import TYPE_CHECKING
+
 import pytest
 
-from pinnace.errors import SlurmError
-from pinnace.slurm.commands import Slurm, batch_script, parse_job, submission_environment
+from pinnace.errors import SlurmError, UsageError
+from pinnace.slurm.commands import (
+    FIELDS,
+    Slurm,
+    batch_script,
+    parse_rows,
+    query_environment,
+    row_format,
+    submission_environment,
+)
 from pinnace.slurm.states import JobState, Phase
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def test_a_line_of_squeue_becomes_a_job() -> None:
-    fields = [
-        "12",
-        "pinnace-a",
-        "PENDING",
-        "Resources",
-        "2026-11-15T10:00:00",
-        "",
-        "main",
-        "10:00",
-        "20:00",
-        "0:00",
-        "2",
-        "c",
-    ]
-    job = parse_job("\x1f".join(fields))
-    assert (job.id, job.state, job.reason, job.start, job.comment) == (12, "PENDING", "Resources", fields[4], "c")
-    assert (job.time_left, job.time_limit) == ("10:00", "20:00")
+
+MARK = "0123456789abcdef"
+
+
+def row(*, name: str = "n", comment: str = "c", number: str = "12", user: str = "1000") -> str:
+    """A row as squeue prints it in our format."""
+    known = {"%i": number, "%U": user, "%T": "PENDING", "%r": "Resources", "%S": "2026-11-15T10:00:00", "%N": "",
+             "%P": "main", "%L": "10:00", "%l": "20:00", "%M": "0:0", "%D": "2", "%j": name, "%k": comment}  # fmt: skip
+    text = row_format(MARK)
+    for field, value in known.items():
+        text = text.replace(field, value, 1)
+    return f"{text}\n"
+
+
+def test_a_row_of_squeue_becomes_a_job() -> None:
+    (job,) = parse_rows(row(name="pinnace-a"), MARK)
+    assert (job.id, job.user, job.name, job.state, job.reason) == (12, 1000, "pinnace-a", "PENDING", "Resources")
+    assert (job.start, job.time_left, job.time_limit) == ("2026-11-15T10:00:00", "10:00", "20:00")
+    assert (job.nodes, job.comment) == ("", "c")
 
 
 def test_what_squeue_does_not_know_is_empty() -> None:
-    job = parse_job("7_3|n|RUNNING|None|N/A|n1|main|1|2|1|1|(null)".replace("|", "\x1f"))
+    (job,) = parse_rows(row(number="7_3", comment="(null)").replace("2026-11-15T10:00:00", "N/A"), MARK)
     assert (job.id, job.start, job.comment) == (7, "", "")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("separator", ["\x1f", "|", ","])
+def test_no_name_or_comment_can_forge_a_row(end: str, separator: str) -> None:
+    forged = separator.join(["999", "x", "RUNNING", "None", "N/A", "n1", "main", "1", "2", "1", "1", "pinnace:a:uid:b"])
+    text = f"a{end}{forged}{end}"
+    jobs = parse_rows(row(name=text) + row(number="13", comment=text), MARK)
+    assert [(job.id, job.name, job.comment) for job in jobs] == [(12, text, "c"), (13, "n", text)]
+
+
+@pytest.mark.parametrize("text", ["12 n RUNNING\n", f"{MARK}>12{MARK},1000\n", row(user="alice"), row() + f"{MARK}>\n"])
+def test_what_is_not_as_we_asked_for_it_is_refused(text: str) -> None:
+    with pytest.raises(SlurmError, match="squeue printed"):
+        parse_rows(text, MARK)
+
+
+def fake_slurm(directory: Path, rows: str) -> None:
+    """Commands that answer as Slurm's do: squeue in the format that it is asked for, scancel into a file."""
+    squeue = f"""#!{sys.executable}
+import sys
+form = sys.argv[sys.argv.index("--format") + 1]
+for line in {rows!r}.split("\\0"):
+    text = form
+    for field, value in zip({FIELDS!r}, line.split("|"), strict=True):
+        text = text.replace(field, value, 1)
+    print(text)
+"""
+    scancel = f'#!/bin/sh\necho "$@" >> {directory}/cancelled\n'
+    for name, script in (("squeue", squeue), ("scancel", scancel)):
+        (directory / name).write_text(script)
+        (directory / name).chmod(0o755)
+
+
+def test_only_what_is_proven_to_be_ours_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are given again: by now they may be jobs of others, or other jobs of the same user."""
+    rest = "RUNNING|None|N/A|n1|main|1|2|1|1"
+    mine, other = os.getuid(), os.getuid() + 1
+    rows = [f"1|{mine}|{rest}|a|pinnace:a", f"2|{other}|{rest}|a|pinnace:a", f"3|{mine}|{rest}|pinnace-a|thesis"]
+    fake_slurm(tmp_path, "\0".join(rows))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert Slurm().cancel(1, 2, 3, ours=lambda comment: comment == "pinnace:a") == [1]
+    assert (tmp_path / "cancelled").read_text() == "1\n"
+    assert Slurm().cancel(ours=lambda _: True) == []
+
+
+def test_the_users_defaults_for_squeue_do_not_hide_jobs_from_us() -> None:
+    mine = {"SQUEUE_PARTITION": "gpu", "SCANCEL_INTERACTIVE": "1", "SLURM_CONF": "/c", "SLURM_JWT": "t", "HOME": "/h"}
+    assert query_environment(mine) == {"SLURM_CONF": "/c", "SLURM_JWT": "t", "HOME": "/h"}
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x1fb", "a\x0bb", "a\x85b", "a\u2028b", "a\0b", "a\x7fb"])
+def test_names_and_comments_that_we_give_have_no_control_characters(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be printed"):
+        Slurm().rename(1, "name", text)
+    with pytest.raises(UsageError, match="cannot be printed"):
+        Slurm().rename(1, text, "comment")
 
 
 @pytest.mark.parametrize(

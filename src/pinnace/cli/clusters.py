@@ -168,8 +168,10 @@ def up(
                     time.sleep(0.2)
         finally:
             with uninterrupted():
-                unmerge(cluster.name)
-                cluster.down()
+                try:
+                    unmerge(cluster.name)
+                finally:
+                    cluster.down()
 
 
 def _say_ready(cluster: Cluster) -> None:
@@ -403,8 +405,10 @@ def down(name: str | None) -> None:
     """End a cluster in order: pods get their grace period, then nothing is left."""
     cluster = pick(name)
     with Steps().step(f"cluster {cluster.name} has ended"):
-        unmerge(cluster.name)
-        cluster.down()
+        try:
+            unmerge(cluster.name)
+        finally:
+            cluster.down()
 
 
 @click.command()

@@ -12,7 +12,7 @@ from pinnace.cluster.directory import ensure_seed, verified_binaries
 from pinnace.components.bundle import write_bundle
 from pinnace.components.fetch import fetch as fetch_components
 from pinnace.components.manifest import Component, architecture, select
-from pinnace.components.store import Store, Stores, site_root, user_root
+from pinnace.components.store import Origin, Store, Stores, sha256_of, site_root, user_root
 from pinnace.errors import ComponentError, UsageError
 
 
@@ -25,6 +25,7 @@ from pinnace.errors import ComponentError, UsageError
     help="Where to get them: upstream's official releases, a build from the Go module proxy, or a bundle. "
     "By default the release if it can be reached, otherwise a build.",
 )
+@click.option("--sha256", default="", metavar="DIGEST", help="Of the bundle: take it on the word of who gave you this.")
 @click.option("--site", is_flag=True, help="Install for all users of this installation, beside pinnace itself.")
 @click.option("--bundle", metavar="FILE", type=click.Path(path_type=Path), help="Also write all to one archive.")
 @click.option("--verify", is_flag=True, help="Read and check every byte of what is already there.")
@@ -34,6 +35,7 @@ def fetch(
     *,
     names: tuple[str, ...],
     wanted: str | None,
+    sha256: str,
     site: bool,
     bundle: Path | None,
     verify: bool,
@@ -53,6 +55,8 @@ def fetch(
             raise UsageError("--list only shows; it goes with no other option than --verify and -o")
         show(_rows(stores, components, deep=verify), output, columns=("name", "version", "arch", "state", "origin"))
         return
+    if sha256 and wanted in {None, Origin.RELEASE, Origin.BUILD}:
+        raise UsageError("--sha256 is that of a bundle", hint="Name the bundle with --from FILE.")
     progress = Progress()
     target = Store(site_root() if site else user_root(), arch)
     try:
@@ -63,12 +67,13 @@ def fetch(
             wanted=wanted,
             reporter=progress,
             deep=verify,
+            sha256=sha256,
         )
         if not names:
             _prepare_seed(target.root, progress)
         if bundle:
             write_bundle(entries, bundle.absolute(), lambda label: progress.step(label, f"writing to {bundle}"))
-            progress.done("bundle", str(bundle))
+            progress.done("bundle", f"{bundle} (sha256 {sha256_of(bundle)})")
     finally:
         progress.clear()
     progress.done("fetch", f"{len(entries)} components are ready in {target.root}")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from pinnace.cluster.cluster import Cluster
 from pinnace.cluster.directory import all_clusters
-from pinnace.errors import ClusterError, UsageError
+from pinnace.errors import ClusterError, PinnaceError, UsageError
 
 
 def complete_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: the clusters whose names begin so."""
-    return [directory.name for directory in all_clusters() if directory.name.startswith(incomplete)]
+    with contextlib.suppress(PinnaceError):
+        return [directory.name for directory in all_clusters() if directory.name.startswith(incomplete)]
+    return []
 
 
 name_argument = click.argument("name", required=False, shell_complete=complete_names)

@@ -13,7 +13,6 @@ import getpass
 import http.client
 import math
 import os
-import secrets
 import signal
 import subprocess
 import time
@@ -24,7 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.cluster import launching
-from pinnace.cluster.directory import Directory, Run, check_listening, find_ranges, need_room, verified_binaries
+from pinnace.cluster.directory import (
+    Directory,
+    Run,
+    check_listening,
+    find_ranges,
+    need_room,
+    random_name,
+    verified_binaries,
+)
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
@@ -89,7 +96,7 @@ class Cluster:
         provisioning: Provisioning | None = None,
         retain: bool = False,
     ) -> None:
-        self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
+        self.name = name or random_name(getpass.getuser())
         self.directory = Directory.named(self.name)
         self.place = place or (Place.ALLOCATION if "SLURM_JOB_ID" in os.environ else Place.INTERACTIVE)
         self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if self.place is Place.ALLOCATION else nodes
@@ -165,7 +172,7 @@ class Cluster:
                 preexec_fn=_become_child,  # noqa: PLW1509 - there are no threads
             )
         local = self.place is Place.LOCAL
-        self.directory.write_run(Run(pid=self._process.pid, host=os.uname().nodename, nodes=self.nodes, local=local))
+        self.directory.write_run(Run.of_process(self._process.pid, nodes=self.nodes, local=local))
 
     def command(self) -> list[str]:
         """What starts the agents, for a cluster that ends with us."""
@@ -174,7 +181,7 @@ class Cluster:
             return agent_argv(path)
         if self.place is Place.ALLOCATION:
             return launching.step_argv(path, launching.inside_options(os.environ))
-        options = [f"--job-name=pinnace-{self.name}", f"--comment=pinnace:{self.name}", *self.options]
+        options = [f"--job-name=pinnace-{self.name}", *self.options, f"--comment={launching.tag(self.name)}"]
         return launching.step_argv(path, options)
 
     def script(self) -> tuple[str, list[str]]:
@@ -402,10 +409,23 @@ class Cluster:
             return None
         number = self.job_id
         if number is None:
-            found = [job for job in self.slurm.squeue() if job.comment == f"pinnace:{self.name}"]
+            found = [job for job in self.slurm.squeue() if self._is_ours(job.comment)]
             return max(found, key=lambda job: job.id, default=None)
-        jobs = self.slurm.squeue(number)
-        return jobs[0] if jobs else None
+        return self._queued(number)
+
+    def _is_ours(self, comment: str) -> bool:
+        """Whether a job's comment says that it runs this cluster."""
+        return comment == launching.tag(self.name)
+
+    def _queued(self, number: int) -> Job | None:
+        """A job of our user, if Slurm knows it. A number may have been given again, to another job of anybody's.
+
+        The job that was submitted for the cluster says so in its comment; an allocation that it runs in does not.
+        """
+        run = self.directory.run
+        submitted = run is not None and run.job == number
+        jobs = [job for job in self.slurm.squeue(number) if job.user == os.getuid()]
+        return next((job for job in jobs if not submitted or self._is_ours(job.comment)), None)
 
     def state(self, job: Job | None = None) -> str:
         """How its job is, in Slurm's words; ``running`` or ``gone`` where there is none."""
@@ -451,7 +471,7 @@ class Cluster:
             self._end_process(self._process, asked=asked)
         elif run and run.job is not None:
             if not (asked and self._job_gone(run.job)):
-                self.slurm.scancel(run.job)
+                self.slurm.cancel(run.job, ours=self._is_ours)
                 if not self._job_gone(run.job):
                     raise SlurmError(f"job {run.job} does not end", hint=f"See `squeue -j {run.job}`.")
         elif run and run.alive and run.pid is not None:
@@ -474,7 +494,7 @@ class Cluster:
             if not alive:
                 return
             for number in set(alive) - cancelled:
-                self.slurm.scancel(number)
+                self.slurm.cancel(number, ours=lambda text: claimed(text, self.name) is not None)
                 cancelled.add(number)
             time.sleep(0.2)
         raise SlurmError(f"jobs of the cluster {self.name} do not end", hint="See `squeue --me`.")
@@ -493,8 +513,8 @@ class Cluster:
         """Wait for a job's end. Whether it came."""
         deadline = time.monotonic() + END_LIMIT
         while time.monotonic() < deadline:
-            jobs = self.slurm.squeue(job)
-            if not jobs or (jobs[0].state.phase is Phase.ENDED and jobs[0].state is not JobState.COMPLETING):
+            found = self._queued(job)
+            if not found or (found.state.phase is Phase.ENDED and found.state is not JobState.COMPLETING):
                 return True
             time.sleep(0.1)
         return False

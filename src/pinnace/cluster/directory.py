@@ -12,6 +12,7 @@ $PINNACE_HOME/clusters/<name>/
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -25,6 +26,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pinnace import ownership
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
 from pinnace.controlplane import pki
@@ -58,27 +60,51 @@ class Run:
     job: int | None = None
     pid: int | None = None
     host: str = ""
+    began: str = ""  # when the process did: numbers of processes are given again
     nodes: int = 1
     local: bool = False  # no Slurm at all
 
+    @staticmethod
+    def of_process(pid: int, *, nodes: int, local: bool) -> Run:
+        """That of a process on this host."""
+        return Run(pid=pid, host=os.uname().nodename, began=beginning(pid), nodes=nodes, local=local)
+
     @property
     def alive(self) -> bool:
-        """Whether the process is there, as far as can be seen from here."""
-        return self.pid is not None and self.host == os.uname().nodename and Path(f"/proc/{self.pid}").exists()
+        """Whether that very process is there, as far as can be seen from here."""
+        here = self.pid is not None and self.host == os.uname().nodename
+        return here and bool(self.began) and beginning(self.pid or 0) == self.began
+
+
+def beginning(pid: int) -> str:
+    """When a process began: the boot, and the ticks since then (see proc(5)). Empty if there is no such process."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {words[19]}" if words[0] not in "ZX" else ""
+    return ""
+
+
+def random_name(user: str) -> str:
+    """For a cluster whose user has not thought of one."""
+    plain = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[:30].strip("-")
+    return f"{plain or 'cluster'}-{secrets.token_hex(3)}"
 
 
 def home() -> Path:
-    """Where everything of the user is."""
-    return user_root().parent
+    """Where everything of the user is. Nobody else can change it: all of it runs, or says what runs, as the user."""
+    place = user_root().parent
+    ownership.require(place, "the directory of pinnace", "set PINNACE_HOME to another directory")
+    return place
 
 
 def clusters_root() -> Path:
-    return user_root().parent / "clusters"
+    return home() / "clusters"
 
 
 def image_store() -> ImageStore:
     """The user's images, for all clusters of the user."""
-    return ImageStore(user_root().parent / "images")
+    return ImageStore(home() / "images")
 
 
 def load_image(path: Path, name: str | None = None) -> list[Stored]:
@@ -114,9 +140,15 @@ class Directory:
     @staticmethod
     def existing(name: str) -> Directory:
         directory = Directory.named(name)
+        if directory.path.is_symlink():
+            raise ClusterError(
+                f"{directory.path} is a symbolic link, and no cluster of pinnace's",
+                hint="Remove it, if it is not wanted.",
+            )
         if not directory.path.is_dir():
             known = ", ".join(other.name for other in all_clusters()) or "none"
             raise ClusterError(f"there is no cluster {name!r}", hint=f"Your clusters: {known}.")
+        ownership.require(directory.path, f"the directory of the cluster {name}", "remove it")
         return directory
 
     def create(
@@ -133,7 +165,7 @@ class Directory:
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        ownership.make_directories(self.path.parent)
         with explain_no_space(self.path.parent, f"the cluster {self.name}"):
             need_room(self.path.parent)
             try:
@@ -281,9 +313,21 @@ def seed_name() -> str:
 
 
 def seed_directory() -> Path | None:
-    """Where the seed is: the user's own, or the site's. A cluster starts without one too, seconds later."""
-    candidates = (root.parent / "seeds" / seed_name() for root in (user_root(), site_root()))
-    return next((path for path in candidates if path.is_dir()), None)
+    """Where the seed is: the user's own, or the site's. A cluster starts without one too, seconds later.
+
+    A seed says who may do what in a cluster, so one that others could have changed is not used.
+    """
+    return next((path for path in seed_candidates() if path.is_dir() and not ownership.problem_below(path)), None)
+
+
+def unsafe_seed() -> str:
+    """Why a seed that is there is not used; empty if none is."""
+    return next((found for path in seed_candidates() if path.is_dir() and (found := ownership.problem_below(path))), "")
+
+
+def seed_candidates() -> list[Path]:
+    """Where a seed may be, the user's own first."""
+    return [root.parent / "seeds" / seed_name() for root in (user_root(), site_root())]
 
 
 def ensure_seed(root: Path, binaries: dict[str, str]) -> bool:
@@ -296,7 +340,8 @@ def ensure_seed(root: Path, binaries: dict[str, str]) -> bool:
 
 def all_clusters() -> list[Directory]:
     root = clusters_root()
-    return [Directory(path) for path in sorted(root.iterdir()) if path.is_dir()] if root.is_dir() else []
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    return [Directory(path) for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def verified_binaries() -> dict[str, str]:

@@ -12,14 +12,16 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace import ownership
 from pinnace.cluster import launching
-from pinnace.cluster.directory import seed_directory
+from pinnace.cluster.directory import seed_directory, unsafe_seed
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import State as ComponentState
 from pinnace.components.store import Stores, user_root
-from pinnace.errors import SlurmError
+from pinnace.errors import SlurmError, UnsafePathError
 from pinnace.interpreter import python_argv
 from pinnace.node import checks, scratch
 from pinnace.node.checks import Check, State
@@ -27,7 +29,6 @@ from pinnace.slurm.commands import Slurm, submission_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 MEMORY = "500M"
 MINUTES = 5
@@ -46,8 +47,8 @@ def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator
     here = os.uname().nodename
     home = user_root().parent
     with contextlib.suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    own = [components(), *checks.home(home), slurm()]
+        ownership.make_directories(home)
+    own = [components(), *checks.home(home), *safety(home), slurm()]
     yield from (Finding(host=here, check=check) for check in own)
     if not on_nodes:
         yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.base(os.environ)))
@@ -64,9 +65,25 @@ def components() -> Check:
         return checks.failed(
             "components", f"missing or damaged: {', '.join(missing)}", "Get them with `pinnace fetch`."
         )
+    if not seed_directory() and (why := unsafe_seed()):
+        hint = "Remove it, and make another with `pinnace fetch`."
+        return checks.warning("components", f"the seed is not used, because {why}: clusters start seconds later", hint)
     if not seed_directory():
         return checks.warning("components", "no seed: clusters start seconds later", "Make it with `pinnace fetch`.")
     return checks.ok("components", f"all {len(entries)} are there")
+
+
+def safety(home: Path) -> Iterator[Check]:
+    """Whether others could change what runs as the user: the data of pinnace, and pinnace itself."""
+    try:
+        ownership.require(home, "the directory of pinnace", "set PINNACE_HOME to another directory")
+    except UnsafePathError as error:
+        yield checks.failed("safety", error.message, error.hint)
+    for place in (Path(sys.executable), Path(__file__)):
+        if found := ownership.problem(place):
+            yield checks.warning(
+                "safety", f"{found}, and it is part of pinnace", "Install pinnace where you alone can."
+            )
 
 
 def slurm() -> Check:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import yaml
 
+from pinnace import ownership
+from pinnace.errors import ClusterError
 from pinnace.network import proxies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 KINDS = ("clusters", "users", "contexts")
+LOCK_LIMIT = 10.0  # seconds
+PAUSE = 0.02  # seconds
+WITHOUT = "`pinnace kubectl` and `pinnace shell` do without that file."
 
 
 def user_kubeconfig() -> Path:
@@ -60,12 +68,76 @@ def unmerge(cluster: str) -> None:
 
 
 def _edit(change: Callable[[dict[str, Any]], None]) -> None:
-    """Read, change and replace the file at once; it holds secrets, so it is for its owner alone."""
-    path = user_kubeconfig()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    document = (yaml.safe_load(path.read_text()) if path.exists() else None) or {"apiVersion": "v1", "kind": "Config"}
-    change(document)
+    """Read, change and replace the file at once; it holds secrets, so it is for its owner alone.
+
+    Where it is a symbolic link, the file behind it is meant, as it is by kubectl.
+    """
+    path = user_kubeconfig().absolute()
+    real = Path(os.path.realpath(path))
+    for place in (path, real):
+        ownership.make_directories(place.parent)
+    ownership.require(path, "your kubeconfig", "set KUBECONFIG to a file of your own")
+    try:
+        with contextlib.ExitStack() as stack:
+            for place in dict.fromkeys((path, real)):
+                stack.enter_context(_locked(place))
+            document = _read(real)
+            change(document)
+            _replace(real, document)
+    except OSError as error:
+        raise ClusterError(f"your kubeconfig {path} cannot be changed: {error}", hint=WITHOUT) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Be the only one who changes a kubeconfig, by the file that kubectl makes beside it for the same purpose.
+
+    kubectl holds it for milliseconds, and so do we. One that stays was left by a command that was killed.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    deadline = time.monotonic() + LOCK_LIMIT
+    while True:
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            break
+        except FileExistsError:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{lock} was there for {LOCK_LIMIT:.0f} s: another command is changing your kubeconfig, or was "
+                    "killed while it did",
+                    hint=f"If no kubectl and no pinnace of yours is running, remove it: `rm {lock}`. {WITHOUT}",
+                ) from None
+            time.sleep(random.uniform(0.5, 1.5) * PAUSE)  # noqa: S311 - so that those who wait do not all come at once
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A kubeconfig as it is; a new one if there is none. What is none stays untouched."""
+    try:
+        document = (yaml.safe_load(path.read_text()) if path.exists() else None) or {
+            "apiVersion": "v1",
+            "kind": "Config",
+        }
+        if all(entry["name"] for kind in KINDS for entry in document.get(kind) or ()):
+            return dict(document)
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ClusterError(
+            f"{path} is no kubeconfig: {error}", hint=f"Correct it, or set KUBECONFIG. {WITHOUT}"
+        ) from None
+    raise ClusterError(f"{path} has an entry without a name", hint=f"Correct it, or set KUBECONFIG. {WITHOUT}")
+
+
+def _replace(path: Path, document: dict[str, Any]) -> None:
     descriptor, unfinished = tempfile.mkstemp(prefix=".config-", dir=path.parent)
-    with os.fdopen(descriptor, "w") as file:
-        yaml.safe_dump(document, file, sort_keys=False)
-    Path(unfinished).rename(path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            yaml.safe_dump(document, file, sort_keys=False)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(unfinished).rename(path)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise

@@ -23,6 +23,11 @@ def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: 
     return list(options) if asked else [*options, f"--mem={memory}"]
 
 
+def tag(name: str) -> str:
+    """The comment of the job that runs a cluster. By it alone a job is known as a cluster's, and may be cancelled."""
+    return f"pinnace:{name}"
+
+
 def step_argv(directory: Path, options: Sequence[str]) -> list[str]:
     """One agent on every node. srun carries signals to all of them, and ends when they have ended."""
     log = directory / "logs" / "agent-%t.log"
@@ -57,7 +62,6 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
         f"--job-name=pinnace-{name}",
         f"--chdir={directory}",
         f"--output={directory / 'logs' / 'job.log'}",
-        f"--comment=pinnace:{name}",
         "--no-kill",
         "--ntasks-per-node=1",
     ]
@@ -70,4 +74,4 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
         f"{command} &",
         "while kill -0 $! 2>/dev/null; do wait; done",
     ]
-    return batch_script(directives, "\n".join(lines)), list(options)
+    return batch_script(directives, "\n".join(lines)), [*options, f"--comment={tag(name)}"]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import UsageError
+from pinnace.slurm.variables import OF_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WORKSPACE = "/workspace"  # where kube-slurm puts KUBE_WORK_VOLUME
 INIT_TIMEOUT = 600.0
+KUBE_SLURM = {"KUBE_IMAGE", "KUBE_SCRIPT", "KUBE_SCRIPT_VARS", "KUBE_WORK_VOLUME", "KUBE_DATA_VOLUME",
+              "KUBE_NAMESPACE", "KUBE_INIT_TIMEOUT"}  # fmt: skip
 TOLERATED = [{"operator": "Exists"}]  # the node is there for this pod
 
 
@@ -70,8 +73,8 @@ def wish(
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the job knows of itself, and kube-slurm's own words."""
-    known = {name: value for name, value in environment.items() if name.startswith(("SLURM_", "KUBE_"))}
+    """What the job knows of itself, and kube-slurm's own words. Others may be secrets, as SLURM_JWT is."""
+    known = {name: value for name, value in environment.items() if name in OF_JOBS or name in KUBE_SLURM}
     return known | ({"HOME": environment["HOME"]} if "HOME" in environment else {})
 
 

@@ -3,21 +3,27 @@
 A bundle is a tar archive: first ``bundle.json`` with a record for each component, then the binaries. Installing one
 verifies every byte against those records, and the records against this pinnace's own manifest, so that a bundle of
 another version is refused instead of half fitting.
+
+A bundle does not vouch for itself. Where ``locks/*/SHA256SUMS`` pins a binary, the bundle has to have that one. For all
+others the user has to say which bundle is meant, by the SHA-256 that its maker was told when it was written.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.components.store import Record, State, explain_no_space, sha256_of
+from pinnace.components.store import Origin, Record, State, explain_no_space, sha256_of
 from pinnace.errors import ChecksumError, ComponentError, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
     from pinnace.components.store import Entry
 
 INDEX = "bundle.json"
+LARGEST_INDEX = 1 << 20  # bytes; it has about ten thousand
+DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 MODES: dict[str, Literal["w", "w:gz", "w:xz"]] = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.xz": "w:xz"}
 
 
@@ -70,18 +78,26 @@ def _member(name: str, size: int, mode: int = 0o755) -> tarfile.TarInfo:
 
 
 class Bundle:
-    """An opened bundle, unpacked member by member into a scratch directory as components ask for them."""
+    """An opened bundle, unpacked member by member into a scratch directory as components ask for them.
 
-    def __init__(self, file: Path) -> None:
+    ``sha256`` is what the user says that the file's checksum is.
+    """
+
+    def __init__(self, file: Path, sha256: str = "") -> None:
         self.file = file
+        self.vouched = bool(sha256)
+        if sha256 and (found := sha256_of(file)) != sha256.strip().lower():
+            raise ChecksumError(
+                f"{file} is not the bundle that you mean: its sha256 is {found}", hint="Get it again from who made it."
+            )
         try:
             with tarfile.open(file) as tar:
                 first = tar.next()
-                content = tar.extractfile(first) if first and first.name == INDEX else None
-                if content is None:
+                content = tar.extractfile(first) if first and first.name == INDEX and first.isreg() else None
+                if content is None or (first and first.size > LARGEST_INDEX):
                     raise ComponentError(f"{file} is not a bundle of pinnace")
                 self.records = [Record.load(json.dumps(entry)) for entry in json.load(content)]
-        except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+        except (*DAMAGED, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ComponentError(f"{file} is not a bundle of pinnace: {error}") from error
 
     def record(self, component: Component, arch: str) -> Record:
@@ -95,19 +111,51 @@ class Bundle:
             hint=f"It holds {held or 'nothing'}. Make a new one with the same version of pinnace.",
         )
 
+    def check(self, components: Iterable[Component], arch: str) -> None:
+        """Raise unless somebody vouches for the components: a pin of this pinnace's, or the user."""
+        unpinned = []
+        for component in components:
+            record = self.record(component, arch)
+            for binary in component.binaries:
+                self._check_pin(component, record, binary)
+                if not component.is_pinned(arch, binary, record.files[binary].sha256):
+                    unpinned.append(binary)
+        if unpinned and not self.vouched:
+            raise ComponentError(
+                f"nobody but the bundle itself vouches for {', '.join(unpinned)} in {self.file.name}: "
+                "this pinnace has no checksums of them",
+                hint="If you trust who made it, ask for its checksum, which `pinnace fetch --bundle` has shown, and "
+                f"give it: `pinnace fetch --from {self.file.name} --sha256 …`.",
+            )
+
+    def _check_pin(self, component: Component, record: Record, binary: str) -> None:
+        """Raise if a binary is said to be one that is pinned, and is not."""
+        if binary not in record.files:
+            raise ComponentError(f"{self.file.name} does not hold {binary}", hint="Make a new one.")
+        of_build = component.pin(f"build/{record.detail}/{record.arch}/{binary}")
+        pinned = of_build if record.origin is Origin.BUILD else component.pin(f"release/{record.arch}/{binary}")
+        if pinned and pinned != record.files[binary].sha256:
+            raise ChecksumError(
+                f"{binary} in {self.file.name} has sha256 {record.files[binary].sha256}, but {component.label} "
+                f"({record.origin}: {record.detail}) has {pinned}",
+                hint="It is not upstream's. Do not use this bundle; tell who made it.",
+            )
+
     def unpack(self, component: Component, arch: str, target: Path) -> str:
         """Put a component's binaries into ``target`` and verify them. Says where they came from."""
+        self.check([component], arch)
         record = self.record(component, arch)
         wanted = {member_name(record, binary): binary for binary in component.binaries}
         try:
             with tarfile.open(self.file) as tar:
                 for member in tar:
                     binary = wanted.get(member.name)
-                    source = tar.extractfile(member) if binary and member.isreg() else None
+                    fits = binary and member.isreg() and member.size == record.files[binary].size
+                    source = tar.extractfile(member) if fits else None
                     if source is not None and binary:
                         with source, (target / binary).open("wb") as file:
                             shutil.copyfileobj(source, file)
-        except (tarfile.TarError, EOFError) as error:
+        except DAMAGED as error:
             raise ComponentError(f"{self.file} is damaged: {error}", hint="Copy it again.") from error
         for binary in component.binaries:
             if not (target / binary).exists() or sha256_of(target / binary) != record.files[binary].sha256:

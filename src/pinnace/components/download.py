@@ -15,6 +15,7 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING
 
+from pinnace import https
 from pinnace.errors import ChecksumError, ComponentError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ CHUNK = 1 << 20
 STALL = 30.0  # seconds without a byte
 ATTEMPTS = 3
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+LARGEST = 2 << 30  # bytes of a release file; the largest has a tenth of that
 SMALL = 4 << 20  # no checksum file or image manifest is larger
 
 
@@ -33,8 +35,7 @@ def mirrored(url: str, mirror: str | None = None) -> str:
     mirror = os.environ.get("PINNACE_RELEASE_MIRROR", "") if mirror is None else mirror
     if mirror:
         url = f"{mirror.rstrip('/')}/{url.removeprefix('https://')}"
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
+    if not (is_https(url) or is_local(url)):
         raise UsageError(
             f"refusing to download from {url}: it is not HTTPS",
             hint="Set PINNACE_RELEASE_MIRROR to an https:// address.",
@@ -42,25 +43,48 @@ def mirrored(url: str, mirror: str | None = None) -> str:
     return url
 
 
+def is_https(url: str) -> bool:
+    return urllib.parse.urlsplit(url).scheme == "https"
+
+
+def is_local(url: str) -> bool:
+    """Whether it is plain HTTP of this machine."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme == "http" and parts.hostname in LOOPBACK
+
+
+def _open(request: urllib.request.Request, limit: float) -> http.client.HTTPResponse:
+    """Open an address of ours. Where it leads has to be HTTPS as well, or this machine if we began there."""
+
+    def check(url: str) -> None:
+        if not (is_https(url) or (is_local(request.full_url) and is_local(url))):
+            raise ComponentError(f"refusing to follow {request.full_url} to {url}: it is not HTTPS", hint=_ways_out())
+
+    response = https.opener(check).open(request, timeout=limit)
+    assert isinstance(response, http.client.HTTPResponse)  # noqa: S101 - http(s) gives nothing else
+    return response
+
+
 def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """Open a URL of upstream's, through the mirror if one is set, with errors that say what to do."""
     address = mirrored(url)
     request = urllib.request.Request(address, headers={"User-Agent": "pinnace", **(headers or {})})
     try:
-        response = urllib.request.urlopen(request, timeout=STALL)
+        return _open(request, STALL)
     except urllib.error.HTTPError as error:
         raise ComponentError(f"{address} answers {error.code} {error.reason}", hint=_ways_out()) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UnreachableError(f"cannot reach {address}: {reason}", hint=_ways_out()) from error
-    assert isinstance(response, http.client.HTTPResponse)  # noqa: S101 - urlopen of http(s) gives nothing else
-    return response
 
 
 def read_small(url: str, headers: Mapping[str, str] | None = None) -> bytes:
     """The content of a URL that holds no more than a few kilobytes."""
     with open_url(url, headers) as response:
-        return response.read(SMALL)
+        content = response.read(SMALL + 1)
+    if len(content) > SMALL:
+        raise ComponentError(f"{url} has more than {SMALL >> 20} MiB, which is no list of checksums")
+    return content
 
 
 def download(
@@ -100,6 +124,8 @@ def _transfer(url: str, target: Path, progress: Callable[[int, int], None], head
         total = int(response.headers.get("Content-Length") or 0)
         done = 0
         while chunk := response.read(CHUNK):
+            if done + len(chunk) > LARGEST:
+                raise ComponentError(f"{url} has more than {LARGEST >> 30} GiB, which no component has")
             file.write(chunk)
             digest.update(chunk)
             done += len(chunk)
@@ -113,8 +139,8 @@ def reachable(url: str) -> bool:
     """Whether the place of a URL answers within a few seconds. Its answer does not matter."""
     request = urllib.request.Request(mirrored(url), method="HEAD", headers={"User-Agent": "pinnace"})
     try:
-        urllib.request.urlopen(request, timeout=5.0).close()
-    except urllib.error.HTTPError:
+        _open(request, 5.0).close()
+    except (urllib.error.HTTPError, ComponentError):
         return True
     except (OSError, http.client.HTTPException):
         return False

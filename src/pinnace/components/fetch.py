@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     Source = Callable[[Component, Path], tuple[Origin, str]]
 
 
-def choose_source(wanted: str | None, missing: Sequence[Component], arch: str, reporter: Reporter) -> Source:
-    """The way to get the missing components: the one that was asked for, or the first that can work here."""
+def choose_source(
+    wanted: str | None, missing: Sequence[Component], arch: str, reporter: Reporter, sha256: str = ""
+) -> Source:
+    """The way to get the missing components: the one that was asked for, or the first that can work here.
+
+    ``sha256`` is that of the bundle, if it is one.
+    """
 
     def from_release(component: Component, target: Path) -> tuple[Origin, str]:
         return Origin.RELEASE, fetch_release(component, arch, target, reporter)
@@ -38,7 +43,7 @@ def choose_source(wanted: str | None, missing: Sequence[Component], arch: str, r
     if wanted == Origin.BUILD:
         return from_build
     if wanted is not None:
-        return _from_bundle(Path(wanted), arch, reporter)
+        return _from_bundle(Path(wanted), missing, arch, reporter, sha256)
     if reachable(first_url(missing[0], arch)):
         return from_release
     if shutil.which("go"):
@@ -52,13 +57,14 @@ def choose_source(wanted: str | None, missing: Sequence[Component], arch: str, r
     )
 
 
-def _from_bundle(file: Path, arch: str, reporter: Reporter) -> Source:
+def _from_bundle(file: Path, missing: Sequence[Component], arch: str, reporter: Reporter, sha256: str) -> Source:
     if not file.is_file():
         raise UsageError(
             f"there is no file {file} to fetch from",
             hint="`--from` takes `release`, `build`, or the path of a bundle made with `pinnace fetch --bundle`.",
         )
-    bundle = Bundle(file)
+    bundle = Bundle(file, sha256)
+    bundle.check(missing, arch)  # before anything of it is installed
 
     def from_bundle(component: Component, target: Path) -> tuple[Origin, str]:
         reporter.step(component.label, f"unpacking from {file.name}")
@@ -75,6 +81,7 @@ def fetch(
     wanted: str | None,
     reporter: Reporter,
     deep: bool = False,
+    sha256: str = "",
 ) -> list[Entry]:
     """Make sure that all components are there and whole; install what is not into ``target``."""
     entries = {component.name: stores.look(component, deep=deep) for component in components}
@@ -83,7 +90,7 @@ def fetch(
             reporter.note(entry.component.label, f"damaged ({entry.reason}); fetching it again")
     missing = [entry.component for entry in entries.values() if entry.state is not State.INSTALLED]
     if missing:
-        source = choose_source(wanted, missing, target.arch, reporter)
+        source = choose_source(wanted, missing, target.arch, reporter, sha256)
         installed = [fetch_one(component, target, source, reporter) for component in missing]
         entries |= {entry.component.name: entry for entry in installed}
     return list(entries.values())

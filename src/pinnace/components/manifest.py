@@ -68,6 +68,14 @@ class Component:
         """The SHA-256 that SHA256SUMS gives for, say, ``build/go1.26.8/amd64/kubelet``; None if it is not pinned."""
         return _sums(self.lock / "SHA256SUMS").get(name)
 
+    def is_pinned(self, arch: str, binary: str, sha256: str) -> bool:
+        """Whether SHA256SUMS has this checksum for a binary, whichever toolchain or release it is from."""
+        sums = _sums(self.lock / "SHA256SUMS")
+        return any(
+            digest == sha256 and name.split("/")[0] in {"build", "release"} and name.endswith(f"/{arch}/{binary}")
+            for name, digest in sums.items()
+        )
+
     @property
     def fingerprint(self) -> str:
         """Changes whenever the recipe does, so that a store never serves what another recipe made."""

@@ -7,10 +7,11 @@ import re
 import shutil
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.components.download import download, read_small
+from pinnace.components.download import LARGEST, download, read_small
 from pinnace.errors import ChecksumError, ComponentError
 
 if TYPE_CHECKING:
@@ -78,12 +79,15 @@ def parse_checksums(text: str, name: str) -> str:
     raise ChecksumError(f"upstream publishes no SHA-256 of {name} where it is expected")
 
 
-def take_from_archive(archive: Path, binaries: tuple[str, ...], target: Path) -> None:
-    """Write the named binaries of a tar archive to ``target``, wherever in it they are, and nothing else."""
+def take_from_archive(archive: Path, binaries: tuple[str, ...], target: Path, among: tuple[str, ...] = ()) -> None:
+    """Write the named binaries of a tar archive to ``target``, wherever in it they are, and nothing else.
+
+    Those of ``among`` are taken too, if they are there.
+    """
     try:
         with tarfile.open(archive) as tar:
-            _take(tar, binaries, target)
-    except (tarfile.TarError, EOFError) as error:
+            _take(tar, (*binaries, *among), target)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ComponentError(f"{archive.name} is not a readable archive: {error}") from error
     missing = [name for name in binaries if not (target / name).exists()]
     if missing:
@@ -94,6 +98,8 @@ def _take(tar: tarfile.TarFile, binaries: tuple[str, ...], target: Path) -> None
     for member in tar:
         name = member.name.rsplit("/", 1)[-1]
         source = tar.extractfile(member) if member.isreg() and name in binaries else None
+        if member.size > LARGEST:
+            raise ComponentError(f"{name} in the release has {member.size} bytes, which is too much for a program")
         if source is not None:
             with source, (target / name).open("wb") as file:
                 shutil.copyfileobj(source, file)
@@ -112,8 +118,7 @@ def _from_image(component: Component, arch: str, target: Path, reporter: Reporte
             digest = layer.removeprefix("sha256:")
             blob = Path(scratch) / f"{digest}.tar.gz"
             download(f"{base}/blobs/{layer}", blob, sha256=digest, progress=_progress(component, "a layer", reporter))
-            with tarfile.open(blob) as tar:
-                _take(tar, component.binaries, target)
+            take_from_archive(blob, (), target, among=component.binaries)
     return image
 
 

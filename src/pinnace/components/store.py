@@ -10,7 +10,7 @@ at any point leaves either the old state or the new one.
 
 There are two roots. The *user* store belongs to whoever runs pinnace. The *site* store lies beside the installation
 and is filled once for everybody by whoever installed it. Anything that another ordinary user could have written to is
-refused: these binaries run with all of our user's rights.
+refused (see ``pinnace.ownership``): these binaries run with all of our user's rights.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace import ownership
 from pinnace.errors import ChecksumError, ComponentError, NoSpaceError
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 RECORD = "record.json"
 LOCK_WAIT = 3600.0  # seconds; a cold build of Kubernetes on two cores takes a quarter of that
-UNSAFE_BITS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class State(StrEnum):
@@ -167,9 +167,8 @@ class Store:
             return f"{name} is missing"
         if expected is None or not stat.S_ISREG(found.st_mode):
             return f"{name} is not what was installed"
-        for place, status in ((name, found), (str(path), path.stat())):
-            if status.st_uid not in {0, os.geteuid()} or status.st_mode & UNSAFE_BITS:
-                return f"{place} can be written by other users"
+        if unsafe := ownership.problem(path / name):
+            return unsafe
         if found.st_size != expected.size:
             return f"{name} has {found.st_size} bytes instead of {expected.size}"
         unchanged = found.st_mtime_ns == expected.mtime_ns
@@ -190,7 +189,7 @@ class Store:
             try:
                 origin, detail = source(staging)
                 record = self._seal(staging, component, origin, detail)
-                final.parent.mkdir(parents=True, exist_ok=True)
+                ownership.make_directories(final.parent, 0o755)
                 if final.exists():
                     final.rename(home / f".staging-old-{os.getpid()}")
                 staging.rename(final)
@@ -238,7 +237,7 @@ class Store:
         path = self.root / component.name / ".lock"
         try:
             with explain_no_space(self.root, component.label):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                ownership.make_directories(path.parent, 0o755)
                 handle = path.open("a+")
         except PermissionError as error:
             raise ComponentError(

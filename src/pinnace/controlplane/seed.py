@@ -19,6 +19,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace import ownership
 from pinnace.controlplane import pki, processes
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import plant
@@ -46,7 +47,7 @@ OF_ONE_CLUSTER = (
 
 def make_seed(binaries: Mapping[str, str], target: Path) -> None:
     """Run etcd and the API server once, alone, and keep what they wrote. ``target`` appears whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    ownership.make_directories(target.parent, 0o755)
     with tempfile.TemporaryDirectory(prefix=".seed-", dir=target.parent) as scratch:
         made = _first_start(Path(scratch), dict(binaries))
         with contextlib.suppress(FileExistsError, OSError):  # another one was faster: theirs is as good

@@ -9,7 +9,9 @@ import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import json
+import lzma
 import tarfile
 import zlib
 from dataclasses import dataclass
@@ -29,6 +31,9 @@ MANIFESTS = {MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"}
 NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 PIECE = 1 << 20
 LARGEST_MANIFEST = 4 << 20  # what registries accept
+DEEPEST = 8  # indices in one another; two are unusual
+MOST_MANIFESTS = 1000  # of an archive: platforms, and what is said about them
+MOST_FILES = 100_000  # in an archive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,9 @@ class Blob:
     size: int
     open: Callable[[], IO[bytes]]
 
+    def __post_init__(self) -> None:
+        _place(self.digest)  # it becomes the name of a file
+
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
@@ -48,6 +56,11 @@ class Image:
     digest: str
     manifests: dict[str, bytes]
     blobs: dict[str, Blob]
+
+
+# What reading an archive can end with, if somebody has made it so.
+DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError, KeyError, TypeError,
+           AttributeError, IndexError, RecursionError)  # fmt: skip
 
 
 class Source(Protocol):
@@ -62,10 +75,19 @@ class DirectorySource:
         self._path = path
 
     def open(self, name: str) -> IO[bytes]:
-        return (self._path / name).open("rb")
+        return self._file(name).open("rb")
 
     def size(self, name: str) -> int:
-        return (self._path / name).stat().st_size
+        return self._file(name).stat().st_size
+
+    def _file(self, name: str) -> Path:
+        """A plain file that is in the directory, by whatever way."""
+        path = (self._path / name).resolve()
+        if not path.is_relative_to(self._path.resolve()):
+            raise ValueError(f"{name!r} leads out of it")
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{name!r} is no file")
+        return path
 
 
 class TarSource:
@@ -73,7 +95,9 @@ class TarSource:
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
-        self._members = {member.name.removeprefix("./"): member for member in tar}
+        self._members = {member.name.removeprefix("./"): member for member in itertools.islice(tar, MOST_FILES)}
+        if len(self._members) == MOST_FILES:
+            raise ValueError(f"it has more than {MOST_FILES} files")
 
     def open(self, name: str) -> IO[bytes]:
         file = self._tar.extractfile(self._member(name))
@@ -122,7 +146,7 @@ def explained(called: str) -> Iterator[None]:
         raise ImageError(f"no permission for {error.filename or called}") from None
     except tarfile.ReadError as error:
         raise ImageError(f"{called} is no image, or is damaged: {error}", hint=hint) from None
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         raise ImageError(f"{called} is damaged: {error}", hint="Make or copy it again.") from None
 
 
@@ -143,6 +167,7 @@ def _has(source: Source, name: str) -> bool:
 
 
 def _oci_images(source: Source, name: str | None) -> list[Image]:
+    walk = _Walk(source)
     images = []
     for entry in json.loads(_small(source, "index.json"))["manifests"]:
         names = [entry.get("annotations", {}).get(key, "") for key in NAMES]
@@ -150,31 +175,60 @@ def _oci_images(source: Source, name: str | None) -> list[Image]:
         if given is None:
             continue
         image = Image(name=parse(given), digest=entry["digest"], manifests={}, blobs={})
-        _collect(source, image, entry)
+        walk.collect(image, entry)
         images.append(image)
     return images
 
 
-def _collect(source: Source, image: Image, descriptor: dict[str, Any]) -> None:
-    """Add a manifest or index and all below it. Of an index, platforms may be left out, but not all."""
-    digest = descriptor["digest"]
-    content = _small(source, _place(digest))
-    if digest_of(content) != digest:
-        raise ImageError(f"the manifest {digest} of {image.name} is damaged", hint="Make or copy the archive again.")
-    document = json.loads(content)
-    kind = document.get("mediaType") or descriptor.get("mediaType")
-    if kind in INDICES:
-        before = len(image.manifests)
-        for child in document["manifests"]:
-            with contextlib.suppress(FileNotFoundError):
-                _collect(source, image, child)
-        if len(image.manifests) == before:
-            raise FileNotFoundError(f"platform of {image.name}")
-    elif kind in MANIFESTS:
-        image.blobs.update({part["digest"]: _blob(source, image, part) for part in _parts(document)})
-    else:
-        raise ImageError(f"{image.name} is a {kind}, which is no image")
-    image.manifests[digest] = content
+class _Walk:
+    """A walk over the manifests of an archive: each is read once for an image, and there is an end to it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._left = MOST_MANIFESTS
+
+    def collect(self, image: Image, descriptor: dict[str, Any]) -> None:
+        """Add a manifest or index and all below it. Of an index, platforms may be left out, but not all."""
+        self._visit(image, descriptor, DEEPEST, {})
+
+    def _visit(self, image: Image, descriptor: dict[str, Any], depth: int, missing: dict[str, str]) -> None:
+        digest = descriptor["digest"]
+        if digest in image.manifests:
+            return
+        if digest in missing:
+            raise FileNotFoundError(missing[digest])
+        self._left -= 1
+        if not depth or self._left < 0:
+            raise ValueError(f"{image.name} has too many manifests, in one another or altogether")
+        try:
+            content = self._read(image, descriptor, depth, missing)
+        except FileNotFoundError as error:
+            missing[digest] = str(error.filename or error)
+            raise
+        image.manifests[digest] = content
+
+    def _read(self, image: Image, descriptor: dict[str, Any], depth: int, missing: dict[str, str]) -> bytes:
+        digest = descriptor["digest"]
+        content = _small(self._source, _place(digest))
+        if digest_of(content) != digest:
+            raise ImageError(
+                f"the manifest {digest} of {image.name} is damaged", hint="Make or copy the archive again."
+            )
+        document = json.loads(content)
+        kind = document.get("mediaType") or descriptor.get("mediaType")
+        if kind in INDICES:
+            found = False
+            for child in document["manifests"]:
+                with contextlib.suppress(FileNotFoundError):
+                    self._visit(image, child, depth - 1, missing)
+                    found = True
+            if not found:
+                raise FileNotFoundError(f"platform of {image.name}")
+        elif kind in MANIFESTS:
+            image.blobs.update({part["digest"]: _blob(self._source, image, part) for part in _parts(document)})
+        else:
+            raise ImageError(f"{image.name} is a {kind}, which is no image")
+        return content
 
 
 def _parts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -243,7 +297,7 @@ def _small(source: Source, name: str) -> bytes:
     if source.size(name) > LARGEST_MANIFEST:
         raise ValueError(f"{name} is too large")
     with source.open(name) as file:
-        return file.read()
+        return file.read(LARGEST_MANIFEST)
 
 
 def _place(digest: str) -> str:

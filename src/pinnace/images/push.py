@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def push(store: Store, digest: str, remote: Remote, tag: str, say: Callable[[str], None]) -> str:
     """Send what a digest of the store means, and call it ``tag`` there. Gives the digest that the registry has now."""
     remote.log_in()
-    media_type, content = _send(store, digest, remote, say)
+    media_type, content = _send(store, digest, remote, say, set())
     remote.put_manifest(tag, media_type, content)
     return digest_of(content)
 
 
-def _send(store: Store, digest: str, remote: Remote, say: Callable[[str], None]) -> tuple[str, bytes]:
-    """Everything below a manifest or index. Gives that itself, with its type."""
+def _send(store: Store, digest: str, remote: Remote, say: Callable[[str], None], sent: set[str]) -> tuple[str, bytes]:
+    """Everything below a manifest or index, unless it was sent already. Gives that itself, with its type."""
     content = store.blob(digest).read_bytes()
     document = json.loads(content)
     media_type = document.get("mediaType") or (INDEX if "manifests" in document else MANIFEST)  # it may be left out
@@ -33,8 +33,10 @@ def _send(store: Store, digest: str, remote: Remote, say: Callable[[str], None])
         return media_type, content
     there = [child for child in document["manifests"] if store.blob(child["digest"]).exists()]
     for child in there:
-        child_type, child_content = _send(store, child["digest"], remote, say)
-        remote.put_manifest(child["digest"], child_type, child_content)
+        if child["digest"] not in sent:
+            sent.add(child["digest"])
+            child_type, child_content = _send(store, child["digest"], remote, say, sent)
+            remote.put_manifest(child["digest"], child_type, child_content)
     if len(there) < len(document["manifests"]):  # registries refuse an index with platforms that they have not
         say("platforms that were not loaded are left out")
         content = json.dumps(document | {"manifests": there}).encode()

@@ -14,6 +14,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pinnace import https
 from pinnace.errors import RegistryError, UsageError
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Remote:
         for name, value in headers.items():
             request.add_unredirected_header(name, value)
         try:
-            with urllib.request.urlopen(request, timeout=limit) as response:
+            with https.opener(self._check).open(request, timeout=limit) as response:
                 return Answer(status=response.status, headers=response.headers, body=response.read(SMALL))
         except urllib.error.HTTPError as error:
             with error:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from pinnace import ownership
 from pinnace.errors import ImageError
 from pinnace.images.archive import PIECE, Blob, Image, explained, images_in
 from pinnace.images.reference import Reference
@@ -58,9 +59,8 @@ class Store:
 
     def prepare(self) -> None:
         """Make the directories, so that registries have something to serve."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (self.hosts, self._blobs, self._repositories):
-            path.mkdir(parents=True, exist_ok=True)
+        for path in (self.root, self.hosts, self._blobs, self._repositories):
+            ownership.make_directories(path)
 
     def load(self, path: Path, name: str | None = None, *, called: str = "") -> list[Stored]:
         """Take over the images of a file or directory; all of them or none. ``called`` is how messages name it."""
@@ -167,14 +167,17 @@ class Store:
 
     def _reachable(self, digest: str) -> set[str]:
         """What a manifest or index needs, with itself. The parts that are not there are other platforms'."""
-        if not self.blob(digest).exists():
-            return set()
-        document = json.loads(self.blob(digest).read_bytes())
-        found = {digest}
-        for child in document.get("manifests", ()):
-            found |= self._reachable(child["digest"])
-        if "config" in document:
-            found |= {part["digest"] for part in (document["config"], *document["layers"])}
+        found: set[str] = set()
+        left = [digest]
+        while left:
+            digest = left.pop()
+            if digest in found or not self.blob(digest).exists():
+                continue
+            found.add(digest)
+            document = json.loads(self.blob(digest).read_bytes())
+            left += [child["digest"] for child in document.get("manifests", ())]
+            if "config" in document:
+                found |= {part["digest"] for part in (document["config"], *document["layers"])}
         return found
 
     def blob(self, digest: str) -> Path:
@@ -203,11 +206,12 @@ def no_image(name: Reference) -> ImageError:
 def _copy(blob: Blob, target: Path, name: Reference) -> None:
     state, size = hashlib.sha256(), 0
     with blob.open() as source, target.open("wb") as file:
-        while piece := source.read(PIECE):
+        while size <= blob.size and (piece := source.read(PIECE)):
             state.update(piece)
             size += len(piece)
             file.write(piece)
     if f"sha256:{state.hexdigest()}" != blob.digest or size != blob.size:
+        target.unlink()
         raise ImageError(f"{blob.digest} of {name} is damaged", hint="Make or copy the archive again.")
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import HEAD_TAINT
-from pinnace.errors import PinnaceError
+from pinnace.errors import PinnaceError, UnsafePathError
 from pinnace.interpreter import python_argv
 from pinnace.network import links, listening
 from pinnace.network.accepting import raise_file_limit
@@ -74,7 +74,7 @@ def allocated(environment: Mapping[str, str]) -> Share:
 def lease_images(node: NodeSpec) -> cache.Lease | None:
     """A directory with the images of earlier clusters, if they may stay on this host."""
     pool = cache.place(os.environ, os.getuid())
-    if not pool or not cache.prepare(pool, Path("/proc/self/mountinfo").read_text()):
+    if not pool or not cache.prepare(pool, scratch.mount_table()):
         return None
     return cache.take(pool, cache.fitting(node.binary("containerd"), str(namespaces.given_ids())))
 
@@ -403,7 +403,11 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
     look_in_sbin()
-    spec = ClusterSpec.load(words.cluster.resolve())
+    try:
+        spec = ClusterSpec.load(words.cluster.resolve())
+    except UnsafePathError as error:
+        say(f"{words.name} cannot be a node: {error.message}")
+        return 1
     host, name = words.name, words.name
     index: int | None = None if words.join else int(words.index)
     turn: turns.Turn | None = None

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace import ownership
 from pinnace.errors import UsageError
 from pinnace.node import bolt, scratch
 
@@ -104,16 +105,15 @@ def prepare(pool: Path, mountinfo: str) -> bool:
 
 
 def is_ours(pool: Path) -> bool:
-    about, parent = pool.lstat(), pool.parent.stat()
-    exchangeable = parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX
+    about = pool.lstat()
     alone = about.st_uid == os.geteuid() and not about.st_mode & 0o077
-    return stat.S_ISDIR(about.st_mode) and alone and not exchangeable
+    return stat.S_ISDIR(about.st_mode) and alone and not ownership.problem(pool)
 
 
 def file_system(device: int, mountinfo: str) -> str:
     """The type of a mounted file system, by its device; empty if it is not known. See proc(5) for the format."""
     number = f"{os.major(device)}:{os.minor(device)}"
-    lines = (line.split() for line in mountinfo.splitlines())
+    lines = (line.split(" ") for line in mountinfo.split("\n") if line)
     return next((words[words.index("-") + 1] for words in lines if words[2] == number), "")
 
 

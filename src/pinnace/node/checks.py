@@ -23,6 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace import ownership
 from pinnace.network.addresses import choose, routes
 from pinnace.node import namespaces, scratch
 from pinnace.node.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
@@ -143,6 +144,8 @@ def scratch_space(base: Path) -> Check:
         flags, free = os.statvfs(base).f_flag, shutil.disk_usage(base).free
     except OSError as error:
         return failed(name, f"{base}: {error.strerror}", hint)
+    if unsafe := ownership.problem(base):
+        return failed(name, f"{base} is not safe from other users: {unsafe}", hint)
     if flags & os.ST_NOEXEC:
         return failed(name, f"{base} is mounted noexec: nothing in an image could be run", hint)
     return _space(name, base, free, SCRATCH_ROOM, hint)

@@ -21,6 +21,7 @@ from pinnace.network import proxies
 from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
 from pinnace.node.conditions import after, listening
+from pinnace.node.environment import forget_the_rest
 from pinnace.node.linux import die_with_parent, sethostname
 from pinnace.node.mounts import VOLUMES, file_system, mount_node
 from pinnace.node.namespaces import IN_ORDER
@@ -109,10 +110,10 @@ class Init:
         self._environment()
 
     def _environment(self) -> None:
-        """For all that runs here: the user's own, but for what only has a meaning outside."""
+        """For all that runs here: what it needs of the user's own, but for what only has a meaning outside."""
+        forget_the_rest()
         (RUN / "tmp").mkdir()
         os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
-        os.environ.pop("XDG_RUNTIME_DIR", None)  # of a session on the login node
         os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
@@ -160,7 +161,7 @@ class Init:
             node,
             resolv_conf=self.write("resolv.conf", resolv),
             system_reserved=config.reserved(node.share, **host),
-            file_system=file_system("/var/lib/kubelet", Path("/proc/self/mounts").read_text()),
+            file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
         )
         bin_dir = str(Path(node.binary("containerd")).parent)
         path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}

@@ -159,5 +159,6 @@ def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None 
 
 def file_system(target: str, table: str) -> str:
     """The type of the file system that is mounted on a directory, from /proc/self/mounts; empty if none is."""
-    types = [words[2] for words in map(str.split, table.splitlines()) if words[1] == target]
+    lines = (line.split(" ") for line in table.split("\n") if line)
+    types = [words[2] for words in lines if words[1] == target]
     return types[-1] if types else ""

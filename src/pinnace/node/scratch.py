@@ -9,15 +9,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace import ownership
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+OCTAL = re.compile(rb"\\([0-7]{3})")
+
 LOCK = ".lock"
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def base(environment: Mapping[str, str]) -> Path:
@@ -26,24 +33,40 @@ def base(environment: Mapping[str, str]) -> Path:
 
 
 def make(base: Path, uid: int) -> Path:
-    """A fresh directory that no other user can have prepared or can look into. Locked while its node lives."""
+    """A fresh directory that no other user can have prepared, exchange, or look into. Locked while its node lives."""
+    ownership.require(base, "the scratch directory of this host", "set PINNACE_SCRATCH to another directory")
     fresh = Path(tempfile.mkdtemp(prefix=f".{prefix(uid)}", dir=base))
-    descriptor = os.open(fresh / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(fresh / LOCK, FLAGS, 0o600)
     os.set_inheritable(descriptor, True)
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # held by the agent and the keeper, until both have ended
     return fresh.rename(base / fresh.name.removeprefix("."))  # only now does ``sweep`` see it
 
 
+def is_own(path: Path) -> bool:
+    """Whether a directory is one that ``make`` has made for us. Others can make one with such a name, or a link."""
+    about = path.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+
+
 def remove(path: Path) -> None:
     """Remove a node's directory with all that is in it, unless something is mounted below it: that is not ours."""
-    if not mounts_below(path, Path("/proc/self/mountinfo").read_text()):
+    if not mounts_below(path, mount_table()):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def mount_table() -> str:
+    """What is mounted. Any user of the host may be able to mount something, at a place whose name is no text."""
+    return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
 
 
 def mounts_below(path: Path, mountinfo: str) -> list[str]:
     """The mount points at or below a path; see proc(5) for the format and its escapes."""
-    points = (line.split()[4].encode().decode("unicode_escape") for line in mountinfo.splitlines())
-    return [point for point in points if Path(point).is_relative_to(path)]
+    points = (OCTAL.sub(_octal, os.fsencode(line.split(" ")[4])) for line in mountinfo.split("\n") if line)
+    return [os.fsdecode(point) for point in points if Path(os.fsdecode(point)).is_relative_to(path)]
+
+
+def _octal(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 8)])
 
 
 def prefix(uid: int) -> str:
@@ -54,9 +77,9 @@ def sweep(base: Path, uid: int) -> None:
     """Remove what dead nodes of ours have left. ``uid`` is the user's outside; whoever calls owns the files here."""
     for path in base.glob(f"{prefix(uid)}*"):
         with contextlib.suppress(OSError):
-            if path.is_symlink() or path.stat().st_uid != os.geteuid():
+            if not is_own(path):
                 continue
-            descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)  # a removal may have begun with the lock
+            descriptor = os.open(path / LOCK, FLAGS, 0o600)  # a removal may have begun with the lock
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove(path)

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pinnace.node.scratch import LOCK, prefix
+from pinnace.node.scratch import LOCK, is_own, prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,13 +59,13 @@ def _ahead(mark: Path, uid: int) -> int:
     """How many nodes are starting that came before."""
     own, count = _order(mark), 0
     for other in mark.parent.parent.glob(f"{prefix(uid)}*"):
-        with contextlib.suppress(OSError):  # it may be going, or be another user's
-            count += _order(other / MARK) < own and _lives(other)
+        with contextlib.suppress(OSError):  # it may be going
+            count += is_own(other) and _order(other / MARK) < own and _lives(other)
     return count
 
 
 def _order(mark: Path) -> tuple[int, str]:
-    return mark.stat().st_mtime_ns, mark.parent.name
+    return mark.lstat().st_mtime_ns, mark.parent.name
 
 
 def _lives(directory: Path) -> bool:

@@ -63,7 +63,7 @@ def size(text: str) -> int:
 
 def shape(options: Sequence[str], largest: Shape) -> Shape:
     """Of the nodes that these options ask for; without a wish, the largest that the partition has."""
-    given = flags.parse(shlex.join(options))
+    given = flags.parse(shlex.join(options), by_owner=True)
     cpus = int(given.get("cpus-per-task") or largest.cpus)
     memory = size(str(given["mem"])) if given.get("mem") else largest.memory
     return Shape(cpus=cpus, memory=memory or largest.memory)
@@ -185,7 +185,7 @@ class Elastic:
             if late or (idle and len(alive) - len(ending) > least):
                 log.info("node %s leaves: %s", name, "its time is nearly over" if late else "it was idle")
                 self._cordon(node)
-                self.slurm.scancel(number)
+                self.slurm.cancel(number, ours=lambda text: claimed(text, self.spec.name) is not None)
                 ending.add(number)
                 del self.idle[name]
         self.idle = {name: since for name, since in self.idle.items() if name in joined}
@@ -220,14 +220,14 @@ class Elastic:
             self._submit(now)
 
     def _largest(self) -> Shape:
-        partition = flags.parse(shlex.join(self.options)).get("partition")
+        partition = flags.parse(shlex.join(self.options), by_owner=True).get("partition")
         return Shape(**self.slurm.largest_node(partition))
 
     def _submit(self, now: float) -> None:
         claim = f"{ELASTIC}{secrets.token_hex(6)}"
         self.hold = now + PAUSE
         self.stamp.touch()
-        given = flags.parse(shlex.join(self.options))
+        given = flags.parse(shlex.join(self.options), by_owner=True)
         asked = shape(self.options, self.largest or Shape(cpus=1, memory=1024))
         options = flags.merge(
             {"cpus-per-task": str(asked.cpus), "mem": f"{asked.memory}M", "job-name": f"pinnace-{self.spec.name}-node"},

@@ -1,16 +1,20 @@
-"""sbatch's options as users write them into annotations: parsed as sbatch would, refused where they would do harm."""
+"""sbatch's options as users write them into annotations: parsed as sbatch would, refused where they would do harm.
+
+Who writes an annotation need not be who owns the cluster, and sbatch runs as the owner. Some options take the name of a
+file in place of a value, and sbatch's complaint about that file shows what is in it. So a pod's options name no file.
+"""
 
 from __future__ import annotations
 
 import shlex
 
 from pinnace.errors import UsageError
+from pinnace.slurm.commands import checked_text
 
 # Long name: short name, and whether it takes a value (None: it may). What is not here is not passed on.
 ALLOWED: dict[str, tuple[str, bool | None]] = {
     "account": ("A", True),
     "acctg-freq": ("", True),
-    "bb": ("", True),
     "begin": ("b", True),
     "cluster-constraint": ("", True),
     "constraint": ("C", True),
@@ -49,7 +53,6 @@ ALLOWED: dict[str, tuple[str, bool | None]] = {
     "mincpus": ("", True),
     "network": ("", True),
     "nice": ("", None),
-    "nodefile": ("F", True),
     "nodelist": ("w", True),
     "nodes": ("N", True),
     "ntasks": ("n", True),
@@ -78,9 +81,12 @@ ALLOWED: dict[str, tuple[str, bool | None]] = {
     "wckey": ("", True),
 }
 _NEEDED = "the node that serves the pod needs its own"
+_FILE = "sbatch would open files of the cluster's owner"
 REFUSED = {
     "array": "a pod is one job",
     "batch": _NEEDED,
+    "bb": _FILE,
+    "bbf": _FILE,
     "chdir": _NEEDED,
     "clusters": "a node of another Slurm cluster cannot reach this one's directory for sure",
     "comment": "the comment says whose job it is",
@@ -94,6 +100,7 @@ REFUSED = {
     "input": _NEEDED,
     "kill-on-invalid-dep": "a job that can never run has to be seen",
     "no-kill": _NEEDED,
+    "nodefile": _FILE,
     "no-requeue": "this is always so",
     "open-mode": _NEEDED,
     "output": _NEEDED,
@@ -113,6 +120,7 @@ _REFUSED_SHORT = {
     "a": "array",
     "D": "chdir",
     "e": "error",
+    "F": "nodefile",
     "i": "input",
     "k": "no-kill",
     "M": "clusters",
@@ -121,11 +129,17 @@ _REFUSED_SHORT = {
     "W": "wait",
 }
 
+# Where a slash has a meaning of its own: dates as in 12/24/26. A name is only ever shown.
+WITH_SLASH = {"begin", "deadline", "job-name"}
+
 Options = dict[str, str | None]  # long name without dashes; None for what takes no value
 
 
-def parse(text: str, *, also: frozenset[str] = frozenset()) -> Options:
-    """The options in a line of flags. ``also`` are options of the site's own, whose values follow a ``=``."""
+def parse(text: str, *, also: frozenset[str] = frozenset(), by_owner: bool = False) -> Options:
+    """The options in a line of flags. ``also`` are options of the site's own, whose values follow a ``=``.
+
+    ``by_owner``: the cluster's owner has written them, who may let sbatch read any file.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -143,10 +157,17 @@ def parse(text: str, *, also: frozenset[str] = frozenset()) -> Options:
                 value = words.pop(0)
             if takes is False and value is not None:
                 raise UsageError(f"--{name} takes no value")
-        if value and any(character in value for character in "\n\0\x1f"):
-            raise UsageError(f"the value of --{name} has a control character")
         found[name] = value
-    return found
+    return checked(found, may_name_files=frozenset(found) if by_owner else also)
+
+
+def checked(options: Options, *, may_name_files: frozenset[str] = frozenset()) -> Options:
+    """The same options, if none of their values has control characters, or names a file without being allowed to."""
+    for name, value in options.items():
+        checked_text(f"the value of --{name}", value or "")
+        if "/" in (value or "") and name not in WITH_SLASH and name not in may_name_files:
+            raise UsageError(f"--{name}={value} is not for pods: {_FILE}")
+    return options
 
 
 def _split(word: str) -> tuple[str, str | None]:

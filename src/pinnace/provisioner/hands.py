@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import SlurmError
 from pinnace.provisioner import ending, reconciling
+from pinnace.provisioner.translation import claimed
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Hands:
         match action:
             case reconciling.Cancel(jobs=jobs, why=why, kill=kill):
                 log.info("ending job %s: %s", ", ".join(map(str, jobs)), why)
-                self.slurm.scancel(*jobs, options=["--signal=KILL", "--full"] if kill else [])
+                self._cancel(jobs, kill=kill)
             case reconciling.Tell(pod=pod, text=text):
                 self._tell(pod, text)
             case reconciling.Number(pod=pod, job=job):
@@ -182,6 +183,13 @@ class Hands:
                     (self.spec.directory / "nodes" / f"{index}.services.json").unlink(missing_ok=True)
                     self.spec.node_file(index).unlink(missing_ok=True)
                 self._remove_secrets(node)
+
+    def _cancel(self, jobs: tuple[int, ...], *, kill: bool) -> None:
+        """End jobs, if Slurm still says that they are this cluster's."""
+        options = ["--signal=KILL", "--full"] if kill else []
+        ended = self.slurm.cancel(*jobs, ours=lambda text: claimed(text, self.spec.name) is not None, options=options)
+        if left := set(jobs) - set(ended):
+            log.warning("left alone, because Slurm does not say that it is ours: job %s", ", ".join(map(str, left)))
 
     def refused(self, pod: Object, text: str) -> None:
         """Say on the pod what Slurm, or we, have against it."""

@@ -32,6 +32,7 @@ Object = dict[str, Any]
 
 MARK, NUMBER = "pinnace.dev/submitted-at", "pinnace.dev/job"  # annotations of a pod
 JOB_LABEL = "pinnace.dev/job"  # of a node
+DIGITS = 18  # of the largest number that is taken for one of a job
 NO_NODE: Object = {"status": {}}
 NO_POD: Object = {"spec": {}}
 ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
@@ -181,8 +182,12 @@ def is_ours(pod: Object) -> bool:
 
 def job_of_node(name: str) -> int | None:
     """Nodes that have joined are named after their jobs."""
-    number = name.removeprefix("job-")
-    return int(number) if name.startswith("job-") and number.isdigit() else None
+    return job_number(name.removeprefix("job-")) if name.startswith("job-") else None
+
+
+def job_number(text: str) -> int | None:
+    """The number of a job in what others may have written: an annotation of a pod can be anything."""
+    return int(text) if len(text) <= DIGITS and text.isascii() and text.isdigit() else None
 
 
 def plan(world: World, memory: Memory, now: float, *, room: int) -> list[Action]:
@@ -287,8 +292,8 @@ class _Pass:
             jobs = sorted(self.claims.get(uid, ()), key=lambda job: job.id)
             if jobs:
                 yield from self._queued(uid, pod, jobs)
-            elif NUMBER in notes:
-                yield from self._lost(uid, pod, int(notes[NUMBER]))
+            elif (number := job_number(notes.get(NUMBER, ""))) is not None:
+                yield from self._lost(uid, pod, number)
             elif self.memory.odd_for(f"unseen {uid}", self.now) > VISIBLE:
                 yield from self._submit(uid, pod)
 

@@ -12,7 +12,7 @@ from pinnace.errors import UsageError
 from pinnace.provisioner import flags, wishes
 from pinnace.provisioner.resources import MEMORY, needs
 from pinnace.provisioner.selection import selection
-from pinnace.slurm.commands import batch_script
+from pinnace.slurm.commands import batch_script, checked_text
 from pinnace.spec import Tenant, agent_argv
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def comment(cluster: str, pod: Object, owners: Sequence[Object]) -> str:
     """For squeue and sacct: the cluster, the pod, and to whom it belongs in the end."""
     tenant = tenant_of(pod)
     whose = f":{owners[-1]['kind']}/{owners[-1]['metadata']['name']}" if owners else ""
-    return f"{tag(cluster, tenant.uid)}:{tenant.namespace}/{tenant.name}{whose}"
+    return checked_text("the comment", f"{tag(cluster, tenant.uid)}:{tenant.namespace}/{tenant.name}{whose}")
 
 
 def resource_options(pod: Object, settings: Settings) -> Options:
@@ -111,7 +111,7 @@ def priority_options(pod: Object, settings: Settings) -> Options:
     """By the site's table; otherwise what is below the ordinary in Kubernetes is so in Slurm."""
     name, value = pod["spec"].get("priorityClassName", ""), pod["spec"].get("priority", 0)
     if name in settings.priorities:
-        return flags.parse(shlex.join(settings.priorities[name]))
+        return flags.parse(shlex.join(settings.priorities[name]), by_owner=True)
     return {"nice": str(min(-value, 2147483645))} if value < 0 else {}
 
 
@@ -122,12 +122,12 @@ def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given
     words = [*(owner["metadata"].get("annotations", {}) for owner in reversed(list(owners))),
               pod["metadata"].get("annotations", {})]  # fmt: skip
     return flags.merge(
-        flags.parse(shlex.join(given), also=also),
-        {"job-name": pod["metadata"]["name"]},
+        flags.parse(shlex.join(given), also=also, by_owner=True),
+        flags.checked({"job-name": pod["metadata"]["name"]}),
         resource_options(pod, settings),
         time_option(pod, settings),
         priority_options(pod, settings),
-        where,
+        flags.checked(where),
         *(wishes.options(notes, also=also) for notes in words),
     )
 

@@ -42,7 +42,7 @@ _OF_SLINKY_ITSELF = {"group-id", "user-id", "shared", "tasks-per-node", "externa
 
 def options(annotations: Mapping[str, str], *, also: frozenset[str] = frozenset()) -> Options:
     """What an object's annotations ask of sbatch. Our own word counts most."""
-    found = flags.merge(_slinky(annotations))
+    found = flags.checked(_slinky(annotations))
     for name in FLAGS:
         if name in annotations:
             try:

@@ -1,28 +1,36 @@
-"""Slurm's commands, one method each. What they print comes back as data; what they refuse, in their own words."""
+"""Slurm's commands, one method each. What they print comes back as data; what they refuse, in their own words.
+
+Names and comments of jobs are free text, and people put everything into them: separators, line ends, whole rows of
+squeue's output. So squeue is asked to separate fields and rows by words that nobody can know beforehand.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pinnace.errors import SlurmError
+from pinnace.errors import SlurmError, UsageError
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
 REFUSED = "Change the options: `sinfo` shows partitions, their nodes and limits, `sacctmgr show assoc` your accounts."
-FIELDS = ("%i", "%j", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%k")
+FIELDS = ("%i", "%U", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%j", "%k")
+# The user's defaults for these commands would hide rows from us, or let scancel ask before it does anything.
+OF_QUERIES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A line of ``squeue``."""
+    """A row of ``squeue``. ``user`` is the number of the user whose job it is."""
 
     id: int
+    user: int
     name: str
     state: JobState
     reason: str
@@ -48,6 +56,20 @@ def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """For commands whose output we read: without the user's defaults for them. A token may be the way in."""
+    known = submission_environment(environment)
+    token = {"SLURM_JWT": environment["SLURM_JWT"]} if "SLURM_JWT" in environment else {}
+    return {name: value for name, value in known.items() if not name.startswith(OF_QUERIES)} | token
+
+
+def checked_text(what: str, text: str) -> str:
+    """Text that goes into a job's name or comment, or an option: without control characters and line ends."""
+    if not text.isprintable():
+        raise UsageError(f"{what} has a character that cannot be printed: {text!r}")
+    return text
+
+
 class Slurm:
     """The Slurm of this site, through its command line, as the user who calls."""
 
@@ -55,7 +77,12 @@ class Slurm:
         """Run any command of Slurm's and give what it prints."""
         try:
             result = subprocess.run(
-                argv, input=stdin, capture_output=True, text=True, check=False, timeout=LIMIT, env=environment
+                argv,
+                input=stdin.encode(),
+                capture_output=True,
+                check=False,
+                timeout=LIMIT,
+                env=query_environment(os.environ) if environment is None else environment,
             )
         except FileNotFoundError as error:
             raise SlurmError(
@@ -67,8 +94,9 @@ class Slurm:
                 f"`{argv[0]}` did not answer for {LIMIT:.0f} s", hint="Is slurmctld up? Try `sinfo`."
             ) from error
         if result.returncode:
-            raise SlurmError(f"{argv[0]}: {result.stderr.strip() or f'exit code {result.returncode}'}")
-        return result.stdout
+            words = result.stderr.decode(errors="replace").strip()
+            raise SlurmError(f"{argv[0]}: {words or f'exit code {result.returncode}'}")
+        return result.stdout.decode(errors="replace")
 
     def sbatch(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. Gives the id of the job."""
@@ -82,26 +110,41 @@ class Slurm:
     def squeue(self, *jobs: int) -> list[Job]:
         """The state of these jobs, all in one call; of all our own without an id. Ended ones are missing."""
         which = ["--jobs", ",".join(map(str, jobs))] if jobs else ["--me"]
-        argv = ["squeue", "--noheader", "--states=all", "--format", "\x1f".join(FIELDS), *which]
+        mark = secrets.token_hex(16)
+        argv = ["squeue", "--noheader", "--states=all", "--format", row_format(mark), *which]
         try:
-            return [parse_job(line) for line in self.cli(*argv).splitlines() if line.strip()]
+            rows = parse_rows(self.cli(*argv), mark)
         except SlurmError as error:
             if "Invalid job id" in error.message:  # it ended so long ago that Slurm has forgotten it
                 return []
             raise
+        return [job for job in rows if jobs or job.user == os.getuid()]
 
     def final_state(self, job: int) -> JobState | None:
         """How a job ended, as accounting knows it; None if it does not."""
-        printed = self.cli("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={job}")
-        states = [JobState.parse(line) for line in printed.splitlines() if line.strip()]
+        which = ["--allocations", f"--user={os.getuid()}", f"--jobs={job}"]
+        printed = self.cli("sacct", "--noheader", "--parsable2", "--format=State", *which)
+        states = [JobState.parse(line) for line in printed.split("\n") if line.strip()]
         return states[-1] if states else None
 
     def rename(self, job: int, name: str, comment: str) -> None:
         """Let the queue and accounting say what a job is now."""
-        self.cli("scontrol", "update", f"JobId={job}", f"JobName={name}", f"Comment={comment}")
+        about = [f"JobName={checked_text('a name', name)}", f"Comment={checked_text('a comment', comment)}"]
+        self.cli("scontrol", "update", f"JobId={job}", *about)
+
+    def cancel(self, *jobs: int, ours: Callable[[str], bool], options: Sequence[str] = ()) -> list[int]:
+        """Cancel or signal those of these jobs that are proven to be ours, and give them.
+
+        Proof is that Slurm says, now, that the job is our user's and that ``ours`` is true of its comment. A number
+        alone proves nothing: Slurm gives the same numbers again.
+        """
+        proven = [job.id for job in self.squeue(*jobs) if job.user == os.getuid() and ours(job.comment)] if jobs else []
+        if proven:
+            self.scancel(*proven, options=options)
+        return proven
 
     def scancel(self, *jobs: int | str, options: Sequence[str] = ()) -> None:
-        """Cancel or signal jobs or steps; that one has ended already is as good."""
+        """Cancel or signal jobs or steps that are ours for sure; that one has ended already is as good."""
         try:
             self.cli("scancel", *options, *map(str, jobs))
         except SlurmError as error:
@@ -112,7 +155,7 @@ class Slurm:
         """The CPUs and the memory (in MiB) that most nodes of a partition have at least; of the default one without."""
         where = [f"--partition={partition}"] if partition else []
         printed = self.cli("sinfo", "--noheader", "--Node", "--format=%P %c %m", *where)
-        rows = [line.split() for line in printed.splitlines() if line.strip()]
+        rows = [line.split() for line in printed.split("\n") if line.strip()]
         own = [row for row in rows if partition or row[0].endswith("*")] or rows
         if not own:
             raise SlurmError("sinfo shows no node")
@@ -124,23 +167,39 @@ class Slurm:
         return self.cli("scontrol", "show", "hostnames", nodelist).split()
 
 
-def parse_job(line: str) -> Job:
-    """A line of squeue in our format."""
-    number, name, state, reason, start, nodes, partition, left, limit, used, count, comment = line.split("\x1f")
-    return Job(
-        id=int(number.split("_")[0]),
-        name=name,
-        state=JobState.parse(state),
-        reason=reason,
-        start="" if start == "N/A" else start,
-        nodes=nodes,
-        partition=partition,
-        time_left=left,
-        time_limit=limit,
-        time_used=used,
-        node_count=count,
-        comment="" if comment == "(null)" else comment,
-    )
+def row_format(mark: str) -> str:
+    """What squeue is to print for a job: the mark and ``>`` before each row, the mark and ``,`` between fields."""
+    return f"{mark}>" + f"{mark},".join(FIELDS)
+
+
+def parse_rows(text: str, mark: str) -> list[Job]:
+    """What squeue printed in this format. Whatever does not have exactly the fields that were asked for is refused."""
+    before, *rows = text.split(f"{mark}>")
+    if before.strip():
+        raise SlurmError(f"squeue printed what it was not asked for: {before[:80]!r}")
+    return [_parse_job(row.removesuffix("\n").split(f"{mark},")) for row in rows]
+
+
+def _parse_job(fields: Sequence[str]) -> Job:
+    try:
+        number, user, state, reason, start, nodes, partition, left, limit, used, count, name, comment = fields
+        return Job(
+            id=int(number.split("_")[0]),
+            user=int(user),
+            name=name,
+            state=JobState.parse(state),
+            reason=reason,
+            start="" if start == "N/A" else start,
+            nodes=nodes,
+            partition=partition,
+            time_left=left,
+            time_limit=limit,
+            time_used=used,
+            node_count=count,
+            comment="" if comment == "(null)" else comment,
+        )
+    except (ValueError, IndexError) as error:
+        raise SlurmError(f"squeue printed a row that cannot be read ({error}): {list(fields)!r}") from error
 
 
 def batch_script(directives: Sequence[str], command: str, *, shebang: str = "#!/bin/bash -l") -> str:

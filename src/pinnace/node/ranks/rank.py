@@ -19,6 +19,7 @@ from pinnace.node.ranks.entering import enter
 from pinnace.node.ranks.ids import Identity, exchange
 from pinnace.node.ranks.launcher import BIN
 from pinnace.slurm import host_name
+from pinnace.slurm.variables import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 def environment(asked: Mapping[str, str], task: Mapping[str, str]) -> dict[str, str]:
     """That of whoever asked for the rank, and what Slurm gave to the task."""
     own = {name: value for name, value in asked.items() if not name.startswith(SLURM[:2])}
-    given = {name: value for name, value in task.items() if name.startswith(SLURM)}
+    given = {name: value for name, value in task.items() if name.startswith(SLURM) and not is_secret(name)}
     return own | given | (PMIX if "PMIX_RANK" in given else {})
 
 
