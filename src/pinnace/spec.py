@@ -63,7 +63,7 @@ class ClusterSpec:
 
     ``binds`` leads from places in every node to directories of the host. ``publish`` are ports that every host offers
     to the outside, each leading to the NodePort of the same number. With ``bridge``, the image of its helper pods or
-    nothing, the head runs `pinnace bridge`.
+    nothing, the head runs `pinnace bridge`, with ``bridge_options``.
     """
 
     name: str
@@ -78,6 +78,7 @@ class ClusterSpec:
     provisioning: Provisioning | None = None
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
+    bridge_options: tuple[str, ...] = ()
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -92,6 +93,7 @@ class ClusterSpec:
             "provisioning": asdict(self.provisioning) if self.provisioning else None,
             "made": self.made,
             "bridge": self.bridge,
+            "bridge_options": list(self.bridge_options),
         }
 
     @staticmethod
@@ -99,6 +101,7 @@ class ClusterSpec:
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))
+        data["bridge_options"] = tuple(data.get("bridge_options", ()))
         provisioning = Provisioning.from_json(data.pop("provisioning", None))
         return ClusterSpec(directory=directory, ranges=ranges, publish=publish, provisioning=provisioning, **data)
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from pinnace.bridge.slurmjob import Job, Object
 
 LABEL = "pinnace.dev/slurmjob"
+# Everything that Pod Security "baseline" asks for, and of "restricted" all that is possible for a pod that reads and
+# writes files of the node's user, who is root in a pod of pinnace's. The volumes of the node itself are neither.
+CONFINED = {"allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"}}
+NOTHING = {"drop": ["ALL"]}
+COPYING = {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}  # a volume's files may be anybody's
 # Where every pod is a job of its own, these are none: they run on the head.
 TOLERATED = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
 # Every file of the patterns from where it was left off, until the mark is there; then to the end. Ends like the job.
@@ -51,6 +56,7 @@ def follower(job: Job, image: str, patterns: Sequence[str], mark: str) -> Object
         "name": "log",
         "image": image,
         "command": ["sh", "-c", FOLLOW, "follow", mark, *patterns],
+        "securityContext": {**CONFINED, "capabilities": NOTHING},
         "env": [{"name": "many", "value": "1" if many else ""}],
     }
     volumes = [host_path(f"files{number}", path) for number, path in enumerate(directories)]
@@ -68,12 +74,13 @@ def copier(job: Job, name: str, image: str, *, directory: str, entry: Object, wh
         "name": "copy",
         "image": image,
         "command": ["sh", "-c", COPY, "copy", source, target, *what],
+        "securityContext": {**CONFINED, "capabilities": COPYING},
         "volumeMounts": [
             {"name": "job", "mountPath": directory},
             {"name": "volume", "mountPath": "/volume", "readOnly": not out},
         ],
     }
-    source_of = {key: value for key, value in entry["volume"].items() if key != "name"}
+    source_of = {key: value for key, value in entry["volume"].items() if key != "name"}  # allowed: `Helpers.copy`
     return pod(job, name, container, [host_path("job", directory), {"name": "volume", **source_of}])
 
 
@@ -82,14 +89,14 @@ def host_path(name: str, path: str) -> dict[str, Any]:
 
 
 def pod(job: Job, name: str, container: Object, volumes: list[Object]) -> Object:
-    small = {"requests": {"cpu": "1m", "memory": "8Mi"}}
+    small = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name,
             "namespace": job.namespace,
-            "labels": {LABEL: job.name[:63]},
+            "labels": {LABEL: job.name[:63].rstrip("-.")},
             "annotations": {RUN_AS: "node"},
             "ownerReferences": [job.owner()],
         },

@@ -84,6 +84,7 @@ class Cluster:
         publish: Iterable[int] = (),
         network: str | None = None,
         bridge: str | None = None,
+        bridge_options: Sequence[str] = (),
         provisioning: Provisioning | None = None,
         retain: bool = False,
     ) -> None:
@@ -96,7 +97,7 @@ class Cluster:
         self.binds = binds or {}
         self.publish = tuple(publish)
         self.network = network
-        self.bridge = bridge
+        self.bridge, self.bridge_options = bridge, tuple(bridge_options)
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         self.retain = retain
         self.slurm = Slurm()
@@ -129,6 +130,7 @@ class Cluster:
             publish=self.publish,
             provisioning=self.provisioning,
             bridge=self.bridge,
+            bridge_options=self.bridge_options,
         )
         try:
             self.directory.add_images(self.images)

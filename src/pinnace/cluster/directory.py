@@ -125,6 +125,7 @@ class Directory:
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
         bridge: str | None = None,
+        bridge_options: tuple[str, ...] = (),
         provisioning: Provisioning | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
@@ -153,6 +154,7 @@ class Directory:
                         provisioning=provisioning,
                         made=time.time(),
                         bridge=bridge,
+                        bridge_options=bridge_options,
                     )
                 )
             except BaseException:

@@ -326,7 +326,7 @@ class Agent:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         image = ["--image", cluster.bridge] if cluster.bridge else []
-        argv = [sys.executable, "-m", "pinnace", "bridge", "--name", cluster.name, *image]
+        argv = [sys.executable, "-m", "pinnace", "bridge", "--name", cluster.name, *image, *cluster.bridge_options]
         os.execv(sys.executable, argv)  # noqa: S606
 
     def _hold_link(self, address: str, port: int) -> bool:
