@@ -269,26 +269,28 @@ def test_helper_pods_are_such_as_tenants_may_have(tenant: Cluster) -> None:
     metadata = {"name": "x", "namespace": "baseline", "uid": "00000000-0000-0000-0000-000000000000"}
     body = {"apiVersion": "pinnace.dev/v1alpha1", "kind": "SlurmJob", "metadata": metadata}
     entry = {"volume": {"emptyDir": {}}, "path": "x"}
-    made = (
-        pods.copier(Job(body), "x-result-0", IMAGE, directory="/there", entry=entry, what=["y"], out=True),
-        pods.follower(Job(body), IMAGE, ["/there/x.out"], "/home/alice/mark"),
-    )
-    for pod in made:
-        for volume in pod["spec"]["volumes"]:
-            if volume.pop("hostPath", None):
-                volume["emptyDir"] = {}
-        del pod["metadata"]["ownerReferences"]
-    names = [tenant.alice.write(f"pod{number}.json", json.dumps(pod)) for number, pod in enumerate(made)]
+
+    def files(level: str, identity: pods.Identity | None) -> list[str]:
+        made = (
+            pods.copier(Job(body), "x-result-0", IMAGE, directory="/there", entry=entry, what=["y"], out=True,
+                        identity=identity),
+            pods.follower(Job(body), IMAGE, ["/there/x.out"], "/home/alice/mark", identity=identity),
+        )  # fmt: skip
+        for pod in made:
+            for volume in pod["spec"]["volumes"]:
+                if volume.pop("hostPath", None):
+                    volume["emptyDir"] = {}
+            del pod["metadata"]["ownerReferences"]
+        return [tenant.alice.write(f"{level}{number}.json", json.dumps(pod)) for number, pod in enumerate(made)]
+
     tenant.kubectl("create", "namespace", "baseline")
-    tenant.kubectl("label", "namespace", "baseline", "pod-security.kubernetes.io/enforce=baseline")
     try:
-        for name in names:
-            tenant.kubectl("create", "--dry-run=server", "-f", name)
-        tenant.kubectl("label", "--overwrite", "namespace", "baseline", "pod-security.kubernetes.io/enforce=restricted")
-        said = tenant.alice.pinnace("kubectl", "--name", tenant.kubectl.cluster, "create", "--dry-run=server", "-f",
-                                    names[1], code=1).stderr  # fmt: skip
-        assert "runAsNonRoot" in said  # in a pod of pinnace's, root is the user whose files these are
-        assert not any(word in said for word in ("allowPrivilegeEscalation", "capabilities", "seccompProfile"))
+        # In a cluster of pinnace's root in a pod is the user, so "restricted" is for the bridge's pods elsewhere.
+        for level, identity in (("baseline", None), ("restricted", pods.Identity(uid=1000, gid=1000))):
+            label = f"pod-security.kubernetes.io/enforce={level}"
+            tenant.kubectl("label", "--overwrite", "namespace", "baseline", label)
+            for name in files(level, identity):
+                tenant.kubectl("create", "--dry-run=server", "-f", name)
     finally:
         tenant.kubectl("delete", "namespace", "baseline", "--wait=false")
 
@@ -344,10 +346,13 @@ def test_places_on_the_bridges_host(bridged: Cluster) -> None:
         slurmjob("place-input", "true", inputs=[{"to": "x", "from": "/proc/self/environ"}]),
         slurmjob("place-directory", "true", options={"workingDirectory": "/proc/self/cwd/x"}),
         slurmjob("place-long", "true", options={"output": "x" * 1001}),
+        slurmjob("place-output", "true", options={"output": "/tmp/place-%j.out"}),
     )
     for name in ("script", "input", "directory"):
         assert "kernel's" in rejected(bridged, f"place-{name}")
     assert "longer than" in rejected(bridged, "place-long")
+    # A pod that follows output in a directory of somebody else would show that directory of the node.
+    assert "not a directory of the bridge's user" in conditions(bridged.finished("place-output"))["Logs"]["message"]
 
 
 # --- the bridge itself ------------------------------------------------------------------------------------------

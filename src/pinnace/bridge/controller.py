@@ -39,10 +39,12 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 OF_ONE = 4  # workers that may be busy with one namespace: slow servers and large files of its jobs hold up no others
+LOGGED = 3  # tries of an object that are logged; then one in an hour
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
 ENDING = 5.0  # seconds for what is under way at the end: the API may have ended before us
 RELEASING = 2.0  # seconds to give the Leases back
 CRD_LIMIT = 60.0  # seconds until a new kind is served
+LARGE = {"script", "arguments", "env", "inputs"}  # what nobody asks for once a job has ended
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 log = logging.getLogger(__name__)
@@ -264,6 +266,8 @@ class Controller:
         """Remember an object unless we know a later version, and have it looked at."""
         key, metadata = (resource.name, key_of(thing)), thing["metadata"]
         metadata.pop("managedFields", None)  # large, and nobody asks for it
+        if "completionTime" in (thing.get("status") or {}):
+            thing = thing | {"spec": {name: value for name, value in thing["spec"].items() if name not in LARGE}}
         gone = gone or ("deletionTimestamp" in metadata and not metadata.get("finalizers"))
         with self._lock:
             known = self._known.get(key)
@@ -335,7 +339,8 @@ class Controller:
             except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
                 self._again(key, error)
             except Exception as error:  # noqa: BLE001 - one object that we do not understand must not stop the others
-                traceback.print_exc()
+                if key not in self._tries:  # once: a tenant could fill the log
+                    traceback.print_exc()
                 self._again(key, error)
             finally:
                 self._work.done(key)
@@ -353,7 +358,8 @@ class Controller:
     def _again(self, key: Key, error: Exception) -> None:
         tried = self._tries[key] = self._tries.get(key, 0) + 1
         usual = isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}
-        if not usual and not isinstance(error, UnreachableError):  # of that the object itself tells
+        often = tried > LOGGED and tried % 60
+        if not usual and not often and not isinstance(error, UnreachableError):  # of that the object itself tells
             log.warning("%s %s: %s", *key, printable(str(error)) or type(error).__name__)
         self._work.add(key, RETRY[min(tried, len(RETRY)) - 1])
 

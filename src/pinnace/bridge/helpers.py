@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.bridge.backend import Backend
+    from pinnace.bridge.pods import Identity
     from pinnace.bridge.policy import Policy
     from pinnace.bridge.slurmjob import Job, Object
     from pinnace.controlplane.api import Api
@@ -32,8 +34,10 @@ LAST_WORDS = "tailLines=5&limitBytes=2000"
 class Helpers:
     """Without an image there are none. At most ``most`` follow output at once, and not all for one namespace."""
 
-    def __init__(self, api: Callable[[], Api], policy: Policy, *, image: str, most: int) -> None:
-        self._api, self._policy, self._image, self._most = api, policy, image, most
+    def __init__(
+        self, api: Callable[[], Api], policy: Policy, *, image: str, most: int, identity: Identity | None
+    ) -> None:
+        self._api, self._policy, self._image, self._most, self._identity = api, policy, image, most, identity
         # uids of jobs that have one that follows: until when it counts, and their namespace
         self._followed: dict[str, tuple[float, str]] = {}
 
@@ -42,8 +46,10 @@ class Helpers:
         if not self._image:
             raise StagingError("volumes need the bridge's helper pods (`pinnace bridge --image`)")
         self._policy.check_volume(what["entry"]["volume"])
+        if refusal := why_not_mounted(what["directory"]):
+            raise StagingError(refusal)
         path = pods_path(job)
-        if refusal := self._refused(path, pods.copier(job, name, self._image, **what)):
+        if refusal := self._refused(path, pods.copier(job, name, self._image, identity=self._identity, **what)):
             if QUOTA in refusal:  # others may end
                 return f"pod {name}: {refusal}"
             raise StagingError(f"pod {name}: {refusal}")
@@ -85,7 +91,11 @@ class Helpers:
         mark = mark_of(job)
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         patterns = [path for path in (job.status.get("stdout"), job.status.get("stderr")) if path]
-        return self._refused(pods_path(job), pods.follower(job, self._image, patterns, str(mark)))
+        for directory in pods.directories_of(patterns, str(mark)):
+            if refusal := why_not_mounted(directory):
+                return refusal
+        pod = pods.follower(job, self._image, patterns, str(mark), identity=self._identity)
+        return self._refused(pods_path(job), pod)
 
     def end(self, job: Job, backend: Backend, exit_of: tuple[int, int]) -> str:
         """Tell the pod that follows the output that there will be no more of it, and how the job ended. As above."""
@@ -108,6 +118,17 @@ class Helpers:
 
 def pods_path(job: Job) -> str:
     return f"/api/v1/namespaces/{api_name(job.namespace)}/pods"
+
+
+def why_not_mounted(directory: str) -> str:
+    """Why a helper pod does not get a directory of the node: only those are mounted that are the user's own."""
+    try:
+        owner = Path(directory).stat().st_uid
+    except OSError as error:
+        return f"{printable(directory, 200)}: {error.strerror}"
+    if owner != os.getuid():
+        return f"{printable(directory, 200)} is not a directory of the bridge's user, so pods do not mount it"
+    return ""
 
 
 def mark_of(job: Job) -> Path:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pinnace.bridge.backend import Backend, Report
+    from pinnace.bridge.pods import Identity
     from pinnace.bridge.slurmjob import Object
     from pinnace.bridge.slurms import Connection, Slurms
     from pinnace.controlplane.api import Api
@@ -69,11 +70,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once."""
+    """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once.
+
+    They run with ``identity``, or without one as root, which is the bridge's user in a cluster of pinnace's.
+    """
 
     interval: float = 2.0
     image: str = ""
     pods: int = 20
+    identity: Identity | None = None
 
 
 class Waiting(Exception):  # noqa: N818 - not an error: nothing to do until later
@@ -99,7 +104,9 @@ class Reconciler:
         """``in_slurm`` tells how many jobs of a namespace Slurm has."""
         self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
         self._in_slurm, self._policy = in_slurm, slurms.policy
-        self._helpers = Helpers(api, slurms.policy, image=settings.image, most=settings.pods)
+        self._helpers = Helpers(
+            api, slurms.policy, image=settings.image, most=settings.pods, identity=settings.identity
+        )
 
     @property
     def api(self) -> Api:
@@ -370,7 +377,7 @@ class Reconciler:
         failure = ""
         try:
             if backend.files:
-                self._collect_files(job, Path(job.status.get("workingDirectory", "")))
+                self._collect_files(job, files.named(job.status.get("workingDirectory", "")))
             else:
                 staging.check_carried(self.api, job, self._policy)
         except (S3PassingError, MissingError) as error:
@@ -382,8 +389,6 @@ class Reconciler:
         return self._condition(job, "Collected", str(not failure), reason, failure), failure
 
     def _collect_files(self, job: Job, directory: Path) -> None:
-        if not directory.is_absolute():
-            raise StagingError("it is not known where the job ran")
         for number, entry in enumerate(job.spec["results"]):
             if "volume" in entry:
                 what = staging.matches(directory, entry["from"])

@@ -17,6 +17,7 @@ from pinnace.bridge import deployment
 from pinnace.bridge.controller import Controller
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
+from pinnace.bridge.pods import Identity
 from pinnace.bridge.policy import EVERY, Endpoint, Policy
 from pinnace.bridge.reconciler import Settings
 from pinnace.cli.naming import pick
@@ -39,6 +40,7 @@ from pinnace.errors import UsageError
     help="Namespaces whose jobs run as you, through Slurm's command line (repeat; * is all). "
     "Without, all if it is a cluster of yours (--name), and none elsewhere.",
 )
+@click.option("--no-as-me", is_flag=True, help="No job runs as you, also in a cluster of yours.")
 @click.option(
     "--slurmrestd",
     multiple=True,
@@ -86,6 +88,7 @@ def bridge(
     in_pod: bool,
     namespaces: tuple[str, ...],
     as_me: tuple[str, ...],
+    no_as_me: bool,
     slurmrestd: tuple[str, ...],
     sockets: tuple[str, ...],
     s3: tuple[str, ...],
@@ -106,6 +109,8 @@ def bridge(
     if print_crds:
         click.echo(documents(definitions()), nl=False)
         return
+    if as_me and no_as_me:
+        raise UsageError("--as-me and --no-as-me exclude each other")
     policy = Policy(
         command_line=frozenset(as_me),
         slurmrestd=tuple(Endpoint.parse(url) for url in (*slurmrestd, *(f"unix:{path}" for path in sockets))),
@@ -133,13 +138,13 @@ def bridge(
         if not (cluster.directory.path / "kubeconfig").exists():
             cluster.wait_ready()
         access = Access.from_file(cluster.kubeconfig)
-        policy = policy if as_me else replace(policy, command_line=frozenset({EVERY}))
+        policy = policy if as_me or no_as_me else replace(policy, command_line=frozenset({EVERY}))
     else:
         access = Access.from_file(kubeconfig or user_kubeconfig(), context=context)
     controller = Controller(
         access,
         policy,
-        Settings(interval=interval, image=image, pods=log_pods),
+        Settings(interval=interval, image=image, pods=log_pods, identity=None if name else identity()),
         namespaces=namespaces,
         kinds=(SLURMJOB,) if own_kind_only else KINDS,
     )
@@ -150,6 +155,11 @@ def bridge(
         show_partitions(controller.api, controller.slurms, controller.leading)
     click.echo(f"the bridge is ready (process {os.getpid()})", err=True)
     controller.run()
+
+
+def identity() -> Identity | None:
+    """As whom helper pods run in a cluster that is not pinnace's: with the user's own uid, if that is not root's."""
+    return Identity(uid=os.getuid(), gid=os.getgid()) if os.getuid() else None
 
 
 def host_directory(path: str) -> str:
