@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.backend import UnreachableError
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
-from pinnace.bridge.leading import Lease, LostError
+from pinnace.bridge.leading import Lease
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
 from pinnace.bridge.slurmjob import Job
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 OF_ONE = 4  # workers that may be busy with one namespace: slow servers and large files of its jobs hold up no others
+LEFT_ALONE = 5.0  # seconds before a namespace is tried again that we may not lead
 LOGGED = 3  # tries of an object that are logged; then one in an hour
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
 ENDING = 5.0  # seconds for what is under way at the end: the API may have ended before us
@@ -208,28 +209,32 @@ class Controller:
     def _lead(self, namespace: str) -> None:
         """Work for a namespace while its Lease is ours. Of several, one that is lost is no reason to leave the others.
 
-        Whoever may write Leases in a namespace can take that of the bridge, and so only harms that namespace.
+        Whoever may write Leases in a namespace, or take the bridge's rights there away, only harms that namespace.
         """
-        lease = Lease(self.api, namespace)
-        lease.acquire()
-        self._leases.append(lease)
-        self._led.add(namespace)
-        self.leading.set()
-        for resource in self._kinds:
-            scope = f"{resource.name} {namespace}".strip()
-            watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))
+        lease, watching = Lease(self.api, namespace), False
         while True:
             try:
+                lease.acquire()
+                self._led.add(namespace)
+                self.leading.set()
+                if not watching:
+                    self._watch(lease, namespace)
+                    watching = True
+                for key in self._keys_of(namespace):
+                    self._work.add(key)
                 lease.hold()
-            except LostError as error:
+            except PinnaceError as error:
                 self._led.discard(namespace)
                 if len(self._namespaces) < 2:
                     raise
-                log.warning("%s", error.message)
-            lease.acquire()
-            self._led.add(namespace)
-            for key in self._keys_of(namespace):
-                self._work.add(key)
+                log.warning("namespace %s is left alone: %s", namespace, printable(error.message))
+                time.sleep(LEFT_ALONE)
+
+    def _watch(self, lease: Lease, namespace: str) -> None:
+        self._leases.append(lease)
+        for resource in self._kinds:
+            scope = f"{resource.name} {namespace}".strip()
+            watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))
 
     def _keys_of(self, namespace: str) -> list[Key]:
         with self._lock:

@@ -239,6 +239,7 @@ class Reconciler:
             plain(name, given.get(name, ""), most=LONGEST_PATH)
         directory = given.get("--chdir") or default_directory(job, backend)
         given["--chdir"] = str(files.named(directory)) if backend.files else directory
+        plain("the working directory", given["--chdir"], most=LONGEST_PATH)
         given.setdefault("--job-name", job.name)
         given.setdefault("--output", DEFAULT_OUTPUT["--array" in given])
         environment = staging.environment_of(self.api, job)
