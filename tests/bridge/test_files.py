@@ -82,8 +82,9 @@ def test_patterns(job: Path) -> None:
             staging.matches(job, pattern)
     with pytest.raises(StagingError, match="outside"):
         staging.matches(job, "../*")
-    with pytest.raises(StagingError, match="no result"):
-        staging.matches(job, "absent")
+    for absent in ("absent", "absent/x", "absent/*", "d/*/x"):
+        with pytest.raises(StagingError, match="no result"):
+            staging.matches(job, absent)
     with Tree(job) as tree, pytest.raises(StagingError, match="too many"):
         tree.matches("**/x", Budget(files=3))
 

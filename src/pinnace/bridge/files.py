@@ -146,14 +146,20 @@ class Tree:
         """The paths that a pattern means, in order; at least one."""
         wanted = parts_of(pattern)
         if not set("*?[") & set(pattern):
-            resolved = self.resolve(pattern)
-            with self._parent(resolved) as parent:
-                found = ["/".join(wanted)] if _exists(resolved[-1], parent) else []
+            found = ["/".join(wanted)] if self._has(self.resolve(pattern)) else []
         else:
             found = sorted(set(self._matching(os.dup(self._root), "", _collapsed(wanted), budget, DEPTH)))
         if not found:
             raise StagingError(f"there is no result {printable(pattern, 200)} in {self.path}")
         return found
+
+    def _has(self, parts: list[str]) -> bool:
+        try:
+            with self._parent(parts) as parent:
+                os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def _matching(self, handle: int, before: str, wanted: list[str], budget: Budget, depth: int) -> Iterator[str]:
         """Closes ``handle``. Links are matched by name and never searched."""
@@ -327,14 +333,6 @@ def pour(source: BinaryIO, target: BinaryIO, budget: Budget) -> None:
 def _collapsed(parts: list[str]) -> list[str]:
     """``**/**`` means no more than ``**``, and costs more."""
     return [part for number, part in enumerate(parts) if part != "**" or parts[number - 1 : number] != ["**"]]
-
-
-def _exists(name: str, parent: int) -> bool:
-    try:
-        os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _is_directory(name: str, parent: int) -> bool:

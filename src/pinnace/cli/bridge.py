@@ -128,6 +128,7 @@ def bridge(
             )
         given = ["--image", image] if image else []
         given += [f"--slurmrestd={found}" for found in policy.slurmrestd] + [f"--s3={found}" for found in policy.s3]
+        given += [f"--jobs={jobs}"]
         click.echo(documents(deployment.manifest(print_manifest, namespaces, given)), nl=False)
         return
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
