@@ -65,7 +65,7 @@ class ClusterSpec:
 
     ``binds`` leads from places in every node to directories of the host. ``publish`` are ports that every host offers
     to the outside, each leading to the NodePort of the same number. With ``bridge``, the image of its helper pods or
-    nothing, the head runs `pinnace bridge`.
+    nothing, the head runs `pinnace bridge`, with ``bridge_options``.
     """
 
     name: str
@@ -82,6 +82,7 @@ class ClusterSpec:
     ports: str = ""  # the range in which it does, such as 40000-40100
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
+    bridge_options: tuple[str, ...] = ()
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -98,6 +99,7 @@ class ClusterSpec:
             "ports": self.ports,
             "made": self.made,
             "bridge": self.bridge,
+            "bridge_options": list(self.bridge_options),
         }
 
     @staticmethod
@@ -106,6 +108,7 @@ class ClusterSpec:
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))
+        data["bridge_options"] = tuple(data.get("bridge_options", ()))
         provisioning = Provisioning.from_json(data.pop("provisioning", None))
         return ClusterSpec(directory=directory, ranges=ranges, publish=publish, provisioning=provisioning, **data)
 

@@ -156,9 +156,11 @@ def running(alice: User, *options: str, path: str = "") -> Iterator[subprocess.P
 @pytest.fixture(scope="session")
 def bridged(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with a bridge that most tests share."""
-    mine = (word for namespace in ("default", "of-bob", "of-nobody") for word in ("--namespace", namespace))
-    socket = ("--socket", "/run/slurmrestd/slurmrestd.sock")
-    options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *socket, *mine)
+    served = ("default", "of-bob", "of-nobody", "tenants")
+    mine = (word for namespace in served for word in ("--namespace", namespace))
+    allowed = ("--socket", "/run/slurmrestd/slurmrestd.sock", "--slurmrestd", "http://login:6820",
+               "--s3", f"http://{s3_server.ADDRESS}", "--host-path", "/home/alice/wlm-results")  # fmt: skip
+    options = ("--name", CLUSTER, "--as-me", "default", "--image", IMAGE, "--files", "--nodes", *allowed, *mine)
     with running(cluster.alice, *options):
         cluster.until("the kinds", cluster.serves_slurmjobs)
         late = {"scriptlocation": "inline", "jobscript": "#!/bin/bash\nsleep 600\n"}

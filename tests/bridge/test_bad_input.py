@@ -48,13 +48,12 @@ def test_what_cannot_be_submitted(bridged: Cluster) -> None:
         slurmjob("nowhere", "true", options={"workingDirectory": "/nowhere/x"}),
         slurmjob("escapes", "true", options={"workingDirectory": "/home/alice"},
                  inputs=[{"to": "escape/passwd", "text": "x"}]),
-        slurmjob("no-volume", "true", inputs=[{"to": "x", "volume": {"hostPath": {"path": "/home/alice/absent"}},
-                                               "path": "sub"}]),
+        slurmjob("no-volume", "true", inputs=[{"to": "x", "volume": {"emptyDir": {}}, "path": "sub"}]),
     )  # fmt: skip
     said = {
         "no-script": "/home/alice/absent.sh",
         "refused": "invalid partition specified: nope",
-        "flags": "unrecognized option",
+        "flags": "not an option that this bridge passes",
         "nowhere": "/nowhere",
         "escapes": "is outside /home/alice",
         "no-volume": "pod no-volume-input-0",

@@ -75,7 +75,8 @@ def test_in_a_pod_with_few_rights(cluster: Cluster, s3: str) -> None:
     (cluster.alice.home / "bridge.tar").chmod(0o644)
     cluster.alice.pinnace("image", "load", "bridge.tar")
     cluster.kubectl("create", "namespace", "tenant")
-    manifest = deployment.manifest(f"localhost/pinnace/bridge:{__version__}", ["tenant"])
+    allowed = ["--slurmrestd=http://10.50.0.1:6820", f"--s3=http://{s3}"]
+    manifest = deployment.manifest(f"localhost/pinnace/bridge:{__version__}", ["tenant"], allowed)
     name = cluster.alice.write("deployment.yaml", yaml.safe_dump_all(manifest))
     cluster.kubectl("apply", "-f", name)
     rollout = ("rollout", "status", "-n", deployment.NAME, f"deployment/{deployment.NAME}", "--timeout=120s")

@@ -84,7 +84,7 @@ def collected(cluster: Cluster, name: str) -> str:
 
 
 def test_pods_that_a_quota_forbids_stop_no_job(bridged: Cluster) -> None:
-    volume = {"hostPath": {"path": "/home/alice"}}
+    volume: Object = {"emptyDir": {}}
     none = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     bridged.apply(none)
     try:

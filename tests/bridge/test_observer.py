@@ -13,6 +13,7 @@ import pytest
 
 from pinnace.bridge.backend import UnreachableError
 from pinnace.bridge.observer import Observer, Watched
+from pinnace.bridge.policy import Endpoint
 from pinnace.bridge.rest import Rest
 
 
@@ -33,7 +34,7 @@ def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[s
     told: queue.Queue[str] = queue.Queue()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        observer = Observer(Rest(f"http://127.0.0.1:{server.server_port}", "alice", "token"), told.put)
+        observer = Observer(Rest(Endpoint.parse(f"127.0.0.1:{server.server_port}"), "alice", "token"), told.put)
         observer.watch(Watched(key="default/job", tag="tag", id=1, interval=0.1))
         assert told.get(timeout=60) == "default/job"
         server.shutdown()
@@ -48,7 +49,7 @@ def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[s
 def test_one_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pinnace.bridge.rest.LIMIT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        backend = Rest(f"http://127.0.0.1:{silent.getsockname()[1]}", "alice", "token")
+        backend = Rest(Endpoint.parse(f"127.0.0.1:{silent.getsockname()[1]}"), "alice", "token")
         for _ in range(2):
             with pytest.raises(UnreachableError, match="timed out"):
                 backend.jobs()

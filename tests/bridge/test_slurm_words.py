@@ -10,34 +10,34 @@ import pytest
 
 from pinnace.bridge import commandline, rest
 from pinnace.bridge.backend import Submission, UnreachableError
-from pinnace.errors import SlurmError
+from pinnace.bridge.policy import Endpoint
 from pinnace.slurm.states import JobState
 
-S = commandline.SEPARATOR
+S = "<separator>"
 
 
 def test_a_line_of_squeue() -> None:
     words = ("12_[3-5%2]", "pinnace-bridge:u/1 mine", "PENDING", "Priority", "1970-01-01T00:01:40", "N/A", "N/A", "",
              "2", "0")  # fmt: skip
-    report = commandline.parse_queued(S.join(word.rjust(30) for word in words) + S)
+    [report] = commandline.parse_queue("".join(word.rjust(30) + S for word in words) + "\n", S, "alice")
     assert (report.id, report.task, report.tag) == (12, "[3-5%2]", "pinnace-bridge:u/1")
     assert (report.submitted, report.start, report.node_count) == (100, 0, 2)
 
 
 def sacct(*lines: tuple[str, ...]) -> str:
-    return "\n".join(S.join(line) for line in lines)
+    return "".join("".join(word + S for word in line) + "\n" for line in lines)
 
 
 def test_what_sacct_says_of_a_job_and_of_its_steps() -> None:
     times = ("1970-01-01T00:00:10", "1970-01-01T00:00:20", "1970-01-01T00:01:00")
-    line = "sbatch --comment=pinnace-bridge:u/1"
+    line = "sbatch --parsable --comment=pinnace-bridge:u/1"
     text = sacct(
         ("7", "CANCELLED by 2001", *times, "n1", "1", "0:15", "40", "00:02.500", "", "cpu=1", line),
         ("7.batch", "CANCELLED", *times, "n1", "1", "0:15", "40", "00:02.500", "3K", "", ""),
         ("9_0", "COMPLETED", *times, "n1", "1", "0:0", "40", "00:01", "", "cpu=1", ""),
         ("9_1", "FAILED", *times, "n1", "1", "3:0", "40", "1-00:00:01", "", "cpu=1", ""),
     )  # fmt: skip
-    found = commandline.parse_accounted(text)
+    found = commandline.parse_accounted(text, S)
     assert found[7].reports[0].state is JobState.CANCELLED
     assert found[7].reports[0].status == 15
     assert found[7].reports[0].tag == "pinnace-bridge:u/1"
@@ -64,18 +64,10 @@ def test_what_may_pass_is_not_a_refusal(words: str) -> None:
     assert not commandline.PASSING.search("sbatch: error: invalid partition specified: nope")
 
 
-def test_addresses_of_slurmrestd() -> None:
-    assert rest.base_url("http://host:8082/slurm/v0.0.37/") == "http://host:8082"
-    assert rest.base_url("host:6820") == "http://host:6820"
-    assert rest.base_url("unix:/run/slurmrestd.sock") == "unix:///run/slurmrestd.sock"
-    with pytest.raises(SlurmError):
-        rest.base_url("ftp://host/")
-
-
 def test_an_expired_token_is_not_even_sent() -> None:
     payload = base64.urlsafe_b64encode(json.dumps({"exp": int(time.time()) - 60}).encode()).decode().rstrip("=")
     with pytest.raises(UnreachableError, match="expired at"):
-        rest.Rest("http://192.0.2.1:1", "alice", f"x.{payload}.y").jobs()
+        rest.Rest(Endpoint.parse("http://192.0.2.1:1"), "alice", f"x.{payload}.y").jobs()
     assert rest.expiry("no token at all") is None
 
 

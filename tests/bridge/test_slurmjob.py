@@ -16,7 +16,7 @@ def report(state: JobState, **more: Any) -> Report:
 def test_a_tag_is_found_before_the_users_own_comment() -> None:
     submission = Submission(tag=tag("uid", 2), script="", options={"--comment": "mine", "--nodes": "1"})
     assert submission.commented == {"--comment": "pinnace-bridge:uid/2 mine", "--nodes": "1"}
-    assert tag_in("sbatch --comment=pinnace-bridge:uid/2 mine x.sh") == tag("uid", 2)
+    assert tag_in("pinnace-bridge:uid/2 mine") == tag("uid", 2)
     assert tag_in("pinnace:cluster") == ""
 
 

@@ -50,7 +50,7 @@ def test_jobs_arrays_and_files(rest: Cluster) -> None:
     assert rest.log("r-array").count("hello one two") == 3
     assert names_of(rest.alice, status["jobID"]) == ["named"] * 3
     assert rest.finished("r-socket")["state"] == "COMPLETED"
-    assert "does not use unix" in str(conditions(rest.finished("r-elsewhere"))["Failed"]["message"])
+    assert "does not call unix" in str(conditions(rest.finished("r-elsewhere"))["Failed"]["message"])
     assert "Invalid partition name" in str(conditions(rest.finished("r-refused"))["Failed"]["message"])
     assert "--nodelist" in str(conditions(rest.finished("r-unknown"))["Failed"]["message"])
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from pinnace.bridge.validation import printable
 from pinnace.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pinnace.slurm.states import JobState
 
 MARK = "pinnace-bridge:"
+TAG = re.compile(re.escape(MARK) + r"[0-9A-Za-z-]{1,64}/[0-9]{1,6}(?![^\s'\"])")
 
 
 class UnreachableError(SlurmError):
@@ -32,10 +34,10 @@ def tag(uid: str, attempt: int) -> str:
     return f"{MARK}{uid}/{attempt}"
 
 
-def tag_in(text: str) -> str:
-    """The tag in a comment, or in the line that submitted a job."""
-    _, mark, rest = text.partition(MARK)
-    return (mark + rest.split()[0]) if mark and rest.split() else ""
+def tag_in(comment: str) -> str:
+    """The tag with which a comment begins. What follows it is the user's own, and may look like a tag too."""
+    found = TAG.match(comment)
+    return found[0] if found else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,11 @@ class Submission:
 
     @property
     def commented(self) -> Options:
-        """The options with our tag before the user's own comment."""
+        """The options with our tag before the user's own comment, and that before all others."""
         comment = self.options.get("--comment", "")
-        return self.options | {"--comment": f"{self.tag} {comment}".strip()}
+        return {"--comment": f"{self.tag} {comment}".strip()} | {
+            name: value for name, value in self.options.items() if name != "--comment"
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,7 @@ class Report:
     id: int
     task: str = ""
     tag: str
+    user: str = ""  # whose job it is; empty if Slurm does not tell
     state: JobState
     reason: str = ""
     submitted: int = 0
@@ -129,7 +134,8 @@ class Backend(Protocol):
     def partitions(self) -> list[Partition]: ...
 
 
-def words_of(error: dict[str, Any]) -> str:
-    """An error of slurmrestd's in one line."""
-    parts = (error.get(key) for key in ("error", "description", "source"))
-    return ": ".join(dict.fromkeys(str(part) for part in parts if part)) or json.dumps(error)
+def words_of(error: object) -> str:
+    """An error of slurmrestd's in one line: of its answer, only what is known to be an error's words."""
+    known = error if isinstance(error, dict) else {}
+    parts = (known.get(key) for key in ("error", "description", "source"))
+    return printable(": ".join(dict.fromkeys(str(part) for part in parts if part)), 300) or "an error without words"

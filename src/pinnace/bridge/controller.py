@@ -6,6 +6,7 @@ each time.
 
 from __future__ import annotations
 
+import collections
 import heapq
 import http
 import http.client
@@ -22,6 +23,7 @@ from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
 from pinnace.bridge.slurmjob import Job
 from pinnace.bridge.slurms import Policy, Slurms
+from pinnace.bridge.validation import printable
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.watching import Changed, Listed, watch
 from pinnace.errors import PinnaceError
@@ -35,24 +37,30 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
     Key = tuple[str, str]  # a kind's name, an object's namespace and name
 
-WORKERS = 4
+WORKERS = 8
+OF_ONE = 4  # workers that may be busy with one namespace: slow servers and large files of its jobs hold up no others
+LEFT_ALONE = 5.0  # seconds before a namespace is tried again that we may not lead
+LOGGED = 3  # tries of an object that are logged; then one in an hour
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
 ENDING = 5.0  # seconds for what is under way at the end: the API may have ended before us
 RELEASING = 2.0  # seconds to give the Leases back
 CRD_LIMIT = 60.0  # seconds until a new kind is served
+LARGE = {"script", "arguments", "env", "inputs"}  # what nobody asks for once a job has ended
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 log = logging.getLogger(__name__)
 
 
 class Work:
-    """What is to be looked at, and when."""
+    """What is to be looked at, and when. Namespaces take turns, however much is to be done for one of them."""
 
     def __init__(self) -> None:
         self._ready = threading.Condition()
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
+        self._waiting: collections.OrderedDict[str, collections.deque[Key]] = collections.OrderedDict()
         self._busy: set[Key] = set()
+        self._of: collections.Counter[str] = collections.Counter()  # how many are busy with a namespace
         self._again: set[Key] = set()
         self._closed = False
 
@@ -68,21 +76,45 @@ class Work:
         """The next one that is due. One that somebody works on is due again as soon as that is done."""
         with self._ready:
             while True:
-                while not self._closed and self._heap and self._heap[0][0] <= time.monotonic():
-                    when, key = heapq.heappop(self._heap)
-                    if self._due.get(key) != when:
-                        continue  # it was brought forward
-                    del self._due[key]
-                    if key not in self._busy:
-                        self._busy.add(key)
-                        return key
-                    self._again.add(key)
+                self._collect()
+                if not self._closed and (key := self._next()):
+                    return key
                 known = self._heap and not self._closed
-                self._ready.wait(self._heap[0][0] - time.monotonic() if known else None)
+                self._ready.wait(max(0.0, self._heap[0][0] - time.monotonic()) if known else None)
+
+    def _collect(self) -> None:
+        """Sort what is due by namespace."""
+        while self._heap and self._heap[0][0] <= time.monotonic():
+            when, key = heapq.heappop(self._heap)
+            if self._due.get(key) != when:
+                continue  # it was brought forward
+            self._due[key] = float("-inf")  # it waits already
+            self._waiting.setdefault(namespace_of(key), collections.deque()).append(key)
+
+    def _next(self) -> Key | None:
+        """One of the namespace that has waited longest, of those that have not too many workers already."""
+        for namespace, keys in self._waiting.items():
+            if self._of[namespace] >= OF_ONE:
+                continue
+            key = keys.popleft()
+            del self._due[key]
+            self._waiting.move_to_end(namespace)
+            if not keys:
+                del self._waiting[namespace]
+            if key in self._busy:
+                self._again.add(key)
+                return self._next()
+            self._busy.add(key)
+            self._of[namespace] += 1
+            return key
+        return None
 
     def done(self, key: Key) -> None:
         with self._ready:
             self._busy.discard(key)
+            self._of[namespace_of(key)] -= 1
+            if not self._of[namespace_of(key)]:
+                del self._of[namespace_of(key)]
             self._ready.notify_all()
         if key in self._again:
             self._again.discard(key)
@@ -112,10 +144,14 @@ class Controller:
         self._lock = threading.Lock()
         self._known: dict[Key, Object] = {}
         self._dependants: dict[str, set[str]] = {}
+        self._in_slurm: dict[str, set[str]] = {}  # names of jobs that are in Slurm or on their way, by namespace
+        self._led: set[str] = set()
         self._tries: dict[Key, int] = {}
         self._work = Work()
         self.slurms = Slurms(self.api, policy, lambda key: self._work.add((SLURMJOB.name, key)))
-        self._reconciler = Reconciler(self.api, self.slurms, settings, find=self._find, note=self._note_job)
+        self._reconciler = Reconciler(
+            self.api, self.slurms, settings, find=self._find, note=self._note_job, in_slurm=self._count_in_slurm
+        )
         self._predecessors = Predecessors(self.api, self.slurms)
         self._resources = {resource.name: resource for resource in kinds}
         self._leases: list[Lease] = []
@@ -171,14 +207,41 @@ class Controller:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _lead(self, namespace: str) -> None:
-        lease = Lease(self.api, namespace)
-        lease.acquire()
+        """Work for a namespace while its Lease is ours. Of several, one that is lost is no reason to leave the others.
+
+        Whoever may write Leases in a namespace, or take the bridge's rights there away, only harms that namespace.
+        """
+        lease, watching = Lease(self.api, namespace), False
+        while True:
+            try:
+                lease.acquire()
+                self._led.add(namespace)
+                self.leading.set()
+                if not watching:
+                    self._watch(lease, namespace)
+                    watching = True
+                for key in self._keys_of(namespace):
+                    self._work.add(key)
+                lease.hold()
+            except PinnaceError as error:
+                self._led.discard(namespace)
+                if len(self._namespaces) < 2:
+                    raise
+                log.warning("namespace %s is left alone: %s", namespace, printable(error.message))
+                time.sleep(LEFT_ALONE)
+
+    def _watch(self, lease: Lease, namespace: str) -> None:
         self._leases.append(lease)
-        self.leading.set()
         for resource in self._kinds:
             scope = f"{resource.name} {namespace}".strip()
             watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))
-        lease.hold()
+
+    def _keys_of(self, namespace: str) -> list[Key]:
+        with self._lock:
+            return [key for key in self._known if namespace_of(key) == namespace]
+
+    def _is_led(self, key: Key) -> bool:
+        return "" in self._led or namespace_of(key) in self._led
 
     # --- what there is ------------------------------------------------------------------------------------------
 
@@ -207,6 +270,9 @@ class Controller:
     def _note(self, resource: Resource, thing: Object, *, gone: bool = False) -> None:
         """Remember an object unless we know a later version, and have it looked at."""
         key, metadata = (resource.name, key_of(thing)), thing["metadata"]
+        metadata.pop("managedFields", None)  # large, and nobody asks for it
+        if "completionTime" in (thing.get("status") or {}):
+            thing = thing | {"spec": {name: value for name, value in thing["spec"].items() if name not in LARGE}}
         gone = gone or ("deletionTimestamp" in metadata and not metadata.get("finalizers"))
         with self._lock:
             known = self._known.get(key)
@@ -217,21 +283,42 @@ class Controller:
             elif version(known) > version(thing):
                 return
             self._tries.pop(key, None)
-            followers = self._relatives(resource, thing)
+            followers = self._relatives(resource, thing, gone=gone)
+            if resource is SLURMJOB:
+                self._count(Job(thing), gone=gone)
         if gone and resource is SLURMJOB:
             self._reconciler.gone(Job(thing))
         self._work.add(key)
         for follower in followers:
             self._work.add(follower)
 
-    def _relatives(self, resource: Resource, thing: Object) -> list[Key]:
+    def _count(self, job: Job, *, gone: bool) -> None:
+        names = self._in_slurm.setdefault(job.namespace, set())
+        if not gone and not job.finished and (job.intent or job.id is not None):
+            names.add(job.name)
+            return
+        names.discard(job.name)
+        if not names:
+            del self._in_slurm[job.namespace]
+
+    def _count_in_slurm(self, namespace: str) -> int:
+        with self._lock:
+            return len(self._in_slurm.get(namespace, ()))
+
+    def _relatives(self, resource: Resource, thing: Object, *, gone: bool) -> list[Key]:
         """Who else is concerned: jobs that depend on this one, and the predecessors' object that it was made for."""
         if resource is not SLURMJOB:
             return []
         name = key_of(thing)
         namespace = thing["metadata"]["namespace"]
         for dependency in thing["spec"].get("dependsOn", ()):
-            self._dependants.setdefault(f"{namespace}/{dependency['name']}", set()).add(name)
+            on = f"{namespace}/{dependency['name']}"
+            if not gone:
+                self._dependants.setdefault(on, set()).add(name)
+            elif on in self._dependants:
+                self._dependants[on].discard(name)
+                if not self._dependants[on]:
+                    del self._dependants[on]
         relatives = [(SLURMJOB.name, dependant) for dependant in self._dependants.get(name, ())]
         for owner in thing["metadata"].get("ownerReferences", ()):
             of = (owner["apiVersion"], owner["kind"])
@@ -257,7 +344,8 @@ class Controller:
             except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
                 self._again(key, error)
             except Exception as error:  # noqa: BLE001 - one object that we do not understand must not stop the others
-                traceback.print_exc()
+                if key not in self._tries:  # once: a tenant could fill the log
+                    traceback.print_exc()
                 self._again(key, error)
             finally:
                 self._work.done(key)
@@ -265,7 +353,7 @@ class Controller:
     def _step(self, key: Key) -> float | None:
         with self._lock:
             thing = self._known.get(key)
-        if thing is None:
+        if thing is None or not self._is_led(key):
             return None
         resource = self._resources[key[0]]
         if resource is SLURMJOB:
@@ -275,13 +363,18 @@ class Controller:
     def _again(self, key: Key, error: Exception) -> None:
         tried = self._tries[key] = self._tries.get(key, 0) + 1
         usual = isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}
-        if not usual and not isinstance(error, UnreachableError):  # of that the object itself tells
-            log.warning("%s %s: %s", *key, error or type(error).__name__)
+        often = tried > LOGGED and tried % 60
+        if not usual and not often and not isinstance(error, UnreachableError):  # of that the object itself tells
+            log.warning("%s %s: %s", *key, printable(str(error)) or type(error).__name__)
         self._work.add(key, RETRY[min(tried, len(RETRY)) - 1])
 
 
 def key_of(thing: Object) -> str:
     return f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
+
+
+def namespace_of(key: Key) -> str:
+    return key[1].partition("/")[0]
 
 
 def version(thing: Object) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.options import OPTIONS, Kind
+from pinnace.bridge.validation import api_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,9 @@ __all__ = ["BRIDGEJOB", "KINDS", "SLURMJOB", "WLM_SLURMJOB", "WLM_WLMJOB", "Reso
 Schema = dict[str, Any]
 
 NAME = {"type": "string", "minLength": 1, "maxLength": 253}
+OBJECT = NAME | {"pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
+KEY = NAME | {"pattern": "^[-._a-zA-Z0-9]+$"}
+VARIABLE = NAME | {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
 TEXT: Schema = {"type": "string", "maxLength": 4096}
 FLAG: Schema = {"type": "boolean"}
 COUNT: Schema = {"type": "integer", "format": "int64"}
@@ -45,8 +49,8 @@ class Resource:
         return f"{self.plural}.{self.group}"
 
     def path(self, namespace: str = "", name: str = "", part: str = "") -> str:
-        where = f"/apis/{self.api_version}" + (f"/namespaces/{namespace}" if namespace else "")
-        return "/".join([f"{where}/{self.plural}", *(word for word in (name, part) if word)])
+        where = f"/apis/{self.api_version}" + (f"/namespaces/{api_name(namespace)}" if namespace else "")
+        return "/".join([f"{where}/{self.plural}", *(api_name(word) for word in (name, part) if word)])
 
 
 SLURMJOB = Resource(group="pinnace.dev", kind="SlurmJob", plural="slurmjobs")
@@ -80,13 +84,13 @@ def exactly_one(*fields: str) -> list[Schema]:
 
 def key_of(*, optional: bool = False) -> Schema:
     """A key of a ConfigMap or a Secret."""
-    fields: dict[str, Schema] = {"name": NAME, "key": NAME}
+    fields: dict[str, Schema] = {"name": OBJECT, "key": KEY}
     return record(fields | ({"optional": FLAG} if optional else {}), required=("name", "key"))
 
 
 def s3(**more: Schema) -> Schema:
     """A place in S3. The Secret has ``accesskey`` and ``secretkey``."""
-    fields: dict[str, Schema] = {"endpoint": NAME, "secure": FLAG | {"default": True}, "secret": NAME, "bucket": NAME}
+    fields: dict[str, Schema] = {"endpoint": NAME, "secure": FLAG | {"default": True}, "secret": OBJECT, "bucket": NAME}
     return record(fields | more, required=("endpoint", "secret", "bucket", *(("key",) if "key" in more else ())))
 
 
@@ -105,14 +109,17 @@ def option_schema(kind: Kind) -> Schema:
 
 def slurmjob_spec() -> Schema:
     inside = TEXT | {"minLength": 1, "x-kubernetes-validations": [rule(INSIDE, ESCAPES)]}
-    volume = {"volume": ANYTHING | {"description": "Any source of a pod's volume."}, "path": inside}
+    volume = {
+        "volume": ANYTHING | {"description": "The source of a pod's volume; those that the bridge allows."},
+        "path": inside,
+    }
     source = record(
         {"configMap": key_of(), "path": TEXT, "s3": s3(key=TEXT)},
         rules=exactly_one("configMap", "path", "s3"),
     )
     variable = record(
         {
-            "name": NAME,
+            "name": VARIABLE,
             "value": {"type": "string", "maxLength": 65536},
             "valueFrom": record(
                 {"configMapKeyRef": key_of(optional=True), "secretKeyRef": key_of(optional=True)},
@@ -121,7 +128,7 @@ def slurmjob_spec() -> Schema:
         },
         required=("name",),
     )
-    all_of = record({"name": NAME, "optional": FLAG}, required=("name",))
+    all_of = record({"name": OBJECT, "optional": FLAG}, required=("name",))
     variables = record({"prefix": TEXT, "configMapRef": all_of, "secretRef": all_of})
     text = {"type": "string", "maxLength": 262144}
     put = {"to": inside, "text": text, "configMap": key_of(), "secret": key_of(), "s3": s3(key=TEXT)}
@@ -130,10 +137,10 @@ def slurmjob_spec() -> Schema:
     sinks = exactly_one("directory", "volume", "s3")
     result = {"from": inside, "directory": TEXT, "s3": s3(prefix=TEXT), **volume}
     typed = {option.field: option_schema(option.kind) for option in OPTIONS}
-    dependency = {"name": NAME, "type": {"type": "string", "enum": ["afterok", "afterany", "afternotok"],
+    dependency = {"name": OBJECT, "type": {"type": "string", "enum": ["afterok", "afterany", "afternotok"],
                                          "default": "afterok"}}  # fmt: skip
     fields: dict[str, Schema] = {
-        "cluster": record({"secret": NAME, "url": NAME}, required=("secret",)),
+        "cluster": record({"secret": OBJECT, "url": NAME}, required=("secret",)),
         "script": text,
         "scriptFrom": source,
         "arguments": several(TEXT, most=256),

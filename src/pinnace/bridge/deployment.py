@@ -62,7 +62,7 @@ def deployment(image: str, arguments: Sequence[str]) -> Object:
         "imagePullPolicy": "IfNotPresent",
         "command": ["pinnace", "bridge", "--in-pod", "--no-install", *arguments],
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own
-        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}},
+        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -94,7 +94,8 @@ def deployment(image: str, arguments: Sequence[str]) -> Object:
 def manifest(image: str, namespaces: Sequence[str] = (), arguments: Sequence[str] = ()) -> list[Object]:
     """All of it, in the order in which it is applied. For some namespaces only, it has no rights in others."""
     words = [word for namespace in namespaces for word in ("--namespace", namespace)]
-    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME}}
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME, "labels": labels}}
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": NAME}}
     granted = rules(pods="--image" in arguments)
     if namespaces:

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pinnace.bridge.validation import api_name, printable
 from pinnace.controlplane.api import ApiError
 from pinnace.errors import PinnaceError
 
@@ -45,7 +46,7 @@ class Lease:
 
     def __init__(self, api: Callable[[], Api], namespace: str) -> None:
         self._api, self._namespace = api, namespace or EVERYWHERE
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{api_name(self._namespace)}/leases"
         self._me = identity(os.getpid())
         self._holder = ""
         self._seen, self._since = "", 0.0  # a version of the Lease, and since when there was no other
@@ -108,7 +109,7 @@ class Lease:
             about = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME}}
             self._api().request("POST", self._path, {**about, "spec": self._spec(self._me)})
             return self._me
-        holder = str(found["spec"].get("holderIdentity") or "")
+        holder = printable(str((found.get("spec") or {}).get("holderIdentity") or ""), 200)
         version = str(found["metadata"]["resourceVersion"])
         if version != self._seen:
             self._seen, self._since = version, time.monotonic()
@@ -145,7 +146,7 @@ def identity(pid: int) -> str:
 def is_dead(holder: str) -> bool:
     """Whether a holder was a process that could be seen from here, and is no more."""
     where, _, pid = holder.rpartition("/")[0].rpartition("/")
-    return where == place() and identity(int(pid)) != holder
+    return where == place() and pid.isascii() and pid.isdigit() and identity(int(pid)) != holder
 
 
 def is_ending(error: ApiError) -> bool:

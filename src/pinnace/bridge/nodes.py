@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import wlm
+from pinnace.bridge.validation import api_name
 from pinnace.controlplane.api import ApiError
 from pinnace.errors import PinnaceError
 
@@ -48,11 +49,11 @@ def update(api: Api, nodes: list[Object]) -> None:
         name = node["metadata"]["name"]
         status = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": node["status"]}
         body = {key: value for key, value in node.items() if key != "status"}
-        _apply(api, f"{NODES}/{name}", body)
-        _apply(api, f"{NODES}/{name}/status", status)
+        _apply(api, f"{NODES}/{api_name(name)}", body)
+        _apply(api, f"{NODES}/{api_name(name)}/status", status)
     known = api.get(f"{NODES}?labelSelector=type%3Dvirtual-kubelet,{wlm.PREFIX.replace('/', '%2F')}partition")["items"]
     for gone in {node["metadata"]["name"] for node in known} - {node["metadata"]["name"] for node in nodes}:
-        api.request("DELETE", f"{NODES}/{gone}")
+        api.request("DELETE", f"{NODES}/{api_name(gone)}")
 
 
 def _apply(api: Api, path: str, body: Object) -> None:

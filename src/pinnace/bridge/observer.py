@@ -50,6 +50,11 @@ class Observer:
         self._wake = threading.Event()
         self._running = False
 
+    @property
+    def idle(self) -> bool:
+        with self._lock:
+            return not self._watched
+
     def watch(self, job: Watched) -> None:
         """Ask about a job from now on."""
         with self._lock:
@@ -104,14 +109,15 @@ class Observer:
                 pause = min(max(2 * pause, normal), LONGEST_PAUSE)
             except Exception as error:  # noqa: BLE001
                 traceback.print_exc()
-                self._say(watched, f"its answer was not understood: {error!r}")
+                self._say(watched, f"its answer was not understood: {type(error).__name__}")
                 pause = LONGEST_PAUSE
 
     def _poll(self, watched: dict[str, Watched]) -> None:
         begun = time.monotonic()
         found: dict[str, list[Report]] = {tag: [] for tag in watched}
         for report in self.backend.jobs():
-            if report.tag in found:
+            # A tag alone proves nothing: whoever sees a comment can write it too.
+            if report.tag in found and report.id == watched[report.tag].id:
                 found[report.tag].append(report)
         with self._lock:
             known = {tag: self._reports.get(tag) if tag in self._seen else None for tag in watched}
@@ -134,6 +140,8 @@ class Observer:
             ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
         for job, tag in ended.items():
             of_job = about.get(job)
+            if of_job and any(report.tag not in {tag, ""} for report in of_job.reports):
+                of_job = None  # the number is that of another's job
             whole = of_job is not None and is_whole(of_job)
             with self._lock:
                 if not whole and time.monotonic() - self._ended.get(tag, 0.0) < patience:

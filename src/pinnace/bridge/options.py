@@ -1,6 +1,12 @@
 """sbatch's options: the one table of what each is called in a SlurmJob, on the command line and for slurmrestd.
 
-slurmrestd takes no ``#SBATCH`` lines, so they are read here: a script means the same on both ways.
+slurmrestd takes no ``#SBATCH`` lines, so they are read here: a script means the same on both ways. sbatch itself never
+sees them (``without_directives``), so a script cannot give it an option that is not in the table.
+
+Options are left out that make sbatch open files on the bridge's host (``--nodefile``, ``--bbf``, ``--export-file``),
+act as somebody else (``--uid``, ``--gid``), hand on the bridge's environment (``--export``, ``--get-user-env``,
+``--propagate``), go to a Slurm that is not watched (``--clusters``), or make sbatch print something else than a job's
+number (``--wait``, ``--test-only``).
 """
 
 from __future__ import annotations
@@ -12,13 +18,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from pinnace.bridge.validation import plain, printable
 from pinnace.errors import UsageError
 from pinnace.slurm.times import parse_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["OPTIONS", "Kind", "Options", "arguments", "directives", "from_fields", "parse", "properties"]
+__all__ = [
+    "OPTIONS",
+    "Kind",
+    "Options",
+    "arguments",
+    "checked",
+    "directives",
+    "from_fields",
+    "parse",
+    "properties",
+    "without_directives",
+]
 
 Options = dict[str, str]
 """Long names of sbatch's options and their values; a flag has the value ``""``."""
@@ -94,6 +112,25 @@ OPTIONS = (
     _option("requeue", "--requeue", "requeue", "", Kind.FLAG),
     _option("hold", "--hold", "hold", "-H", Kind.FLAG),
 )
+# What else of sbatch's may be given: it only says which resources a job needs, and how they are used.
+VALUED = frozenset({
+    "--acctg-freq", "--core-spec", "--cores-per-socket", "--cpu-freq", "--cpus-per-gpu", "--delay-boot",
+    "--distribution", "--extra-node-info", "--gpu-bind", "--gpu-freq", "--gpus-per-node", "--gpus-per-socket",
+    "--gpus-per-task",
+    "--gres-flags", "--hint", "--mcs-label", "--mem-bind", "--mem-per-gpu", "--mincpus", "--network",
+    "--ntasks-per-core",
+    "--ntasks-per-gpu", "--ntasks-per-socket", "--power", "--prefer", "--priority", "--profile", "--sockets-per-node",
+    "--switches", "--thread-spec", "--threads-per-core", "--time-min", "--tmp", "--tres-bind", "--tres-per-task",
+})  # fmt: skip
+BARE = frozenset({
+    "--contiguous", "--no-kill", "--no-requeue", "--overcommit", "--oversubscribe", "--spread-job",
+    "--use-min-nodes",
+})  # fmt: skip
+OPTIONAL = frozenset({"--exclusive", "--nice"})  # of the table, those that also go without a value
+NODES = frozenset({"--nodelist", "--exclude"})  # sbatch takes a value with a slash for a file with names
+MAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@-]*(,[A-Za-z0-9_][A-Za-z0-9._+@-]*)*")
+LONGEST = 1024  # characters of a value
+DIRECTIVE = re.compile(r"#(?=SBATCH|SLURM|BSUB|PBS)")
 BY_FIELD = {option.field: option for option in OPTIONS}
 BY_NAME = {option.name: option for option in OPTIONS}
 BY_SHORT = {option.short: option for option in OPTIONS if option.short}
@@ -130,21 +167,60 @@ def parse(words: Iterable[str]) -> Options:
         elif option := BY_SHORT.get(word[:2]):
             given[option.name] = word[2:].removeprefix("=")
         else:
-            raise UsageError(f"{word!r} is no option of sbatch's that is known here; write it as --name=value")
+            known = printable(repr(word), 80)
+            raise UsageError(f"{known} is no option of sbatch's that is known here; write it as --name=value")
     if waiting:
         raise UsageError(f"{waiting.name} takes a value")
     return given
 
 
+def header(script: str) -> int:
+    """How many lines of a script sbatch searches for directives: those before the first command.
+
+    As in sbatch, only a newline ends a line.
+    """
+    lines = script.split("\n")
+    commands = (number for number, line in enumerate(lines) if line.strip(" \t\r\v\f")[:1] not in {"", "#"})
+    return next(commands, len(lines))
+
+
 def directives(script: str) -> Options:
     """What a script's ``#SBATCH`` lines say. As for sbatch, they end with the first command."""
     given: Options = {}
-    for line in script.splitlines():
+    for line in script.split("\n")[: header(script)]:
         if line.startswith("#SBATCH"):
-            given |= parse(shlex.split(line.removeprefix("#SBATCH"), comments=True))
-        elif line.strip() and not line.lstrip().startswith("#"):
-            break
+            try:
+                given |= parse(shlex.split(line.removeprefix("#SBATCH"), comments=True))
+            except ValueError as error:
+                raise UsageError(f"{printable(line, 80)}: {error}") from error
     return given
+
+
+def without_directives(script: str) -> str:
+    """The script with its directives made comments, for sbatch, which is given what of them is allowed as options."""
+    lines, count = script.split("\n"), header(script)
+    commented = [DIRECTIVE.sub("# ", line, count=1) if DIRECTIVE.match(line) else line for line in lines[:count]]
+    return "\n".join([*commented, *lines[count:]])
+
+
+def checked(options: Options, more: Collection[str] = ()) -> Options:
+    """The options, if all are such as a tenant may give. ``more`` are names that whoever runs the bridge adds."""
+    for name, value in options.items():
+        option = BY_NAME.get(name)
+        if option is None and name not in VALUED | BARE and name not in more:
+            raise UsageError(
+                f"{printable(name, 80)} is not an option that this bridge passes to sbatch",
+                hint="docs/bridge.md lists them; whoever runs the bridge can add one with --sbatch-option.",
+            )
+        bare = name in BARE | OPTIONAL or (option is not None and option.kind is Kind.FLAG)
+        if not value and not bare and name not in more:
+            raise UsageError(f"{name} takes a value")
+        plain(name, value, most=LONGEST)
+        if name in NODES and "/" in value:
+            raise UsageError(f"{name} takes names of nodes, and no file")
+        if name == "--mail-user" and not MAIL.fullmatch(value):
+            raise UsageError(f"--mail-user: {printable(value, 80)} is no address")
+    return options
 
 
 def arguments(options: Options) -> list[str]:
@@ -161,8 +237,8 @@ def properties(options: Options) -> dict[str, Any]:
             raise UsageError(f"slurmrestd has nothing like {name}", hint="Use Slurm's command line for this job.")
         try:
             given[option.rest] = IN_REST.get(option.kind, str)(value)
-        except ValueError as error:
-            raise UsageError(f"{name}={value}: {error or 'not understood'}") from error
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"{name}={printable(value, 80)}: {error or 'not understood'}") from error
     return given
 
 

@@ -5,6 +5,7 @@ pinnace's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from pinnace.bridge.slurmjob import Job, Object
 
 LABEL = "pinnace.dev/slurmjob"
+# Everything that Pod Security "baseline" asks for. In a cluster of pinnace's, the user whose files these are is root in
+# every pod; elsewhere the pods run with that user's uid, and satisfy "restricted". The volumes of the node are neither.
+CONFINED = {"allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"}}
+NOTHING = {"drop": ["ALL"]}
+COPYING = {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}  # a volume's files may be anybody's
 # Where every pod is a job of its own, these are none: they run on the head.
 TOLERATED = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
 # Every file of the patterns from where it was left off, until the mark is there; then to the end. Ends like the job.
@@ -43,24 +49,51 @@ tar cf - -- "$@" | tar xf - -C "$to"
 """
 
 
-def follower(job: Job, image: str, patterns: Sequence[str], mark: str) -> Object:
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """As whom helper pods run where root in a pod is not the user."""
+
+    uid: int
+    gid: int
+
+    def context(self) -> Object:
+        return {"runAsUser": self.uid, "runAsGroup": self.gid, "fsGroup": self.gid, "runAsNonRoot": True}
+
+
+def follower(job: Job, image: str, patterns: Sequence[str], mark: str, *, identity: Identity | None = None) -> Object:
     """The pod of the same name as the job. Several files get a line with their name before what they say."""
-    directories = dict.fromkeys(str(PurePosixPath(path).parent) for path in (*patterns, mark))
+    directories = directories_of(patterns, mark)
     many = len(patterns) > 1 or "*" in "".join(patterns)
     container = {
         "name": "log",
         "image": image,
         "command": ["sh", "-c", FOLLOW, "follow", mark, *patterns],
+        "securityContext": {**CONFINED, "capabilities": NOTHING},
         "env": [{"name": "many", "value": "1" if many else ""}],
     }
     volumes = [host_path(f"files{number}", path) for number, path in enumerate(directories)]
     mounts = [
         {"name": f"files{number}", "mountPath": path, "readOnly": True} for number, path in enumerate(directories)
     ]
-    return pod(job, job.name, container | {"volumeMounts": mounts}, volumes)
+    return pod(job, job.name, container | {"volumeMounts": mounts}, volumes, identity)
 
 
-def copier(job: Job, name: str, image: str, *, directory: str, entry: Object, what: Sequence[str], out: bool) -> Object:
+def directories_of(patterns: Sequence[str], mark: str) -> list[str]:
+    """The directories of the node that a pod sees which follows these files."""
+    return list(dict.fromkeys(str(PurePosixPath(path).parent) for path in (*patterns, mark)))
+
+
+def copier(
+    job: Job,
+    name: str,
+    image: str,
+    *,
+    directory: str,
+    entry: Object,
+    what: Sequence[str],
+    out: bool,
+    identity: Identity | None = None,
+) -> Object:
     """A pod that copies results from the job's directory to a volume, or inputs the other way."""
     volume = f"/volume/{entry.get('path', '')}".rstrip("/")
     source, target = (directory, volume) if out else (volume, directory)
@@ -68,28 +101,29 @@ def copier(job: Job, name: str, image: str, *, directory: str, entry: Object, wh
         "name": "copy",
         "image": image,
         "command": ["sh", "-c", COPY, "copy", source, target, *what],
+        "securityContext": {**CONFINED, "capabilities": NOTHING if identity else COPYING},
         "volumeMounts": [
             {"name": "job", "mountPath": directory},
             {"name": "volume", "mountPath": "/volume", "readOnly": not out},
         ],
     }
-    source_of = {key: value for key, value in entry["volume"].items() if key != "name"}
-    return pod(job, name, container, [host_path("job", directory), {"name": "volume", **source_of}])
+    source_of = {key: value for key, value in entry["volume"].items() if key != "name"}  # allowed: `Helpers.copy`
+    return pod(job, name, container, [host_path("job", directory), {"name": "volume", **source_of}], identity)
 
 
 def host_path(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "hostPath": {"path": path}}
 
 
-def pod(job: Job, name: str, container: Object, volumes: list[Object]) -> Object:
-    small = {"requests": {"cpu": "1m", "memory": "8Mi"}}
+def pod(job: Job, name: str, container: Object, volumes: list[Object], identity: Identity | None) -> Object:
+    small = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name,
             "namespace": job.namespace,
-            "labels": {LABEL: job.name[:63]},
+            "labels": {LABEL: job.name[:63].rstrip("-.")},
             "annotations": {RUN_AS: "node"},
             "ownerReferences": [job.owner()],
         },
@@ -97,6 +131,7 @@ def pod(job: Job, name: str, container: Object, volumes: list[Object]) -> Object
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            **({"securityContext": identity.context()} if identity else {}),
             "terminationGracePeriodSeconds": 0,
             "tolerations": TOLERATED,
             "containers": [{**container, "imagePullPolicy": "IfNotPresent", "resources": small}],

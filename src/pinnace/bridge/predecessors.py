@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pinnace.bridge import bridgejob, wlm
 from pinnace.bridge.crds import BRIDGEJOB, SLURMJOB
 from pinnace.bridge.slurmjob import changed, owner_of
+from pinnace.bridge.validation import api_name, printable
 from pinnace.controlplane.api import ApiError
 from pinnace.errors import PinnaceError, UsageError
 
@@ -45,28 +46,37 @@ class Predecessors:
         if "deletionTimestamp" in body["metadata"]:
             return None  # the garbage collector deletes what it owns
         try:
-            spec = bridgejob.spec_of(body) if resource is BRIDGEJOB else wlm.spec_of(body, self._known_features())
-        except (UsageError, ValueError, TypeError, AttributeError) as error:
-            self._fail(resource, body, str(error))
+            return self._step(resource, body, child)
+        except UsageError as error:
+            self._fail(resource, body, error.message)
             return None
-        if child is None:
-            if ENDED & set((body.get("status") or {}).values()):
-                return None  # its SlurmJob was deleted afterwards
-            self._create(resource, body, spec)
-        elif child.metadata.get("ownerReferences", [{}])[0].get("uid") != body["metadata"]["uid"]:
-            self._fail(resource, body, f"there is another SlurmJob called {child.name}")
-            return None
-        elif spec.get("cancel") and not child.spec.get("cancel"):
-            self._api().patch(child.path(), {"spec": {"cancel": True}})
+
+    def _step(self, resource: Resource, body: Object, child: Job | None) -> float | None:
+        spec = self._spec_of(resource, body)
+        if child is None and ENDED & set((body.get("status") or {}).values()):
+            return None  # its SlurmJob was deleted afterwards
+        if child and not is_owned(child.metadata, body):
+            raise UsageError(f"there is another SlurmJob called {child.name}")
         if resource is BRIDGEJOB:
             self._write_config_map(body, child)
+        if child is None:
+            self._create(resource, body, spec)
+        elif spec.get("cancel") and not child.spec.get("cancel"):
+            self._api().patch(child.path(), {"spec": {"cancel": True}})
         if child:
             of = bridgejob.status_of if resource is BRIDGEJOB else wlm.status_of
             self._write_status(resource, body, of(child))
         ended = child is not None and child.finished
         return float(spec["updateIntervalSeconds"]) if resource is BRIDGEJOB and not ended else None
 
+    def _spec_of(self, resource: Resource, body: Object) -> Object:
+        try:
+            return bridgejob.spec_of(body) if resource is BRIDGEJOB else wlm.spec_of(body, self._known_features())
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise UsageError(str(error)) from error
+
     def _create(self, resource: Resource, body: Object, spec: Object) -> None:
+        """Make the SlurmJob. One that the API does not take now it never will."""
         namespace, name = self.child_key(resource, body).split("/")
         child = {
             "apiVersion": SLURMJOB.api_version,
@@ -74,14 +84,22 @@ class Predecessors:
             "metadata": {"name": name, "ownerReferences": [owner_of(body)]},
             "spec": spec,
         }
-        self._api().create(SLURMJOB.path(namespace), child)
+        try:
+            self._api().create(SLURMJOB.path(namespace), child)
+        except ApiError as error:
+            if error.code not in {http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.BAD_REQUEST}:
+                raise
+            raise UsageError(str(error)) from error
 
     def _write_config_map(self, body: Object, child: Job | None) -> None:
-        """Patched only where it differs. Whoever writes ``kill`` into it is heard, as with Bridge Operator."""
+        """Patched only where it differs. Whoever writes ``kill`` into it is heard, as with Bridge Operator.
+
+        A map of that name that is not of this object is somebody else's, and left alone.
+        """
         namespace, name = body["metadata"]["namespace"], bridgejob.config_map_name(body["metadata"]["name"])
-        where, wanted = f"/api/v1/namespaces/{namespace}/configmaps", bridgejob.config_data(body, child)
+        where, wanted = f"/api/v1/namespaces/{api_name(namespace)}/configmaps", bridgejob.config_data(body, child)
         try:
-            found = self._api().get(f"{where}/{name}").get("data") or {}
+            there = self._api().get(f"{where}/{api_name(name)}")
         except ApiError as error:
             if error.code != http.HTTPStatus.NOT_FOUND:
                 raise
@@ -89,13 +107,18 @@ class Predecessors:
             about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": wanted}
             self._api().create(where, about)
             return
+        if not is_owned(there["metadata"], body):
+            raise UsageError(f"there is another ConfigMap called {name}")
+        found = there.get("data") or {}
         if child and found.get("kill") == "true" and not child.finished and not child.spec.get("cancel"):
             self._api().patch(child.path(), {"spec": {"cancel": True}})
         if patch := changed(found, wanted):
-            self._api().patch(f"{where}/{name}", {"data": patch})
+            self._api().patch(f"{where}/{api_name(name)}", {"data": patch})
 
     def _fail(self, resource: Resource, body: Object, message: str) -> None:
-        status = {"jobstatus": "FAILED", "message": message} if resource is BRIDGEJOB else {"status": "Failed"}
+        status = (
+            {"jobstatus": "FAILED", "message": printable(message)} if resource is BRIDGEJOB else {"status": "Failed"}
+        )
         self._write_status(resource, body, status)
 
     def _write_status(self, resource: Resource, body: Object, status: Object) -> None:
@@ -114,3 +137,9 @@ class Predecessors:
                 return features
             self._features = (time.monotonic(), features)
         return features
+
+
+def is_owned(metadata: Object, body: Object) -> bool:
+    """Whether an object was made for this one."""
+    owners = metadata.get("ownerReferences") or ()
+    return body["metadata"]["uid"] in {owner.get("uid") for owner in owners if owner.get("controller")}

@@ -8,6 +8,9 @@ The order that loses no job and doubles none:
 
 Whoever finds the note and no number asks Slurm, and then accounting, for the tag before submitting again. The first
 write says which version of the object it has seen, so of two that try only one goes on.
+
+A job is cancelled, held or adopted only if Slurm says that it is of our user, has the number that we noted, and the tag
+of this very object: numbers and notes in objects can be written by whoever may change these.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.bridge import options, staging
+from pinnace.bridge import files, options, staging
 from pinnace.bridge.backend import Submission, UnreachableError
+from pinnace.bridge.files import StagingError
 from pinnace.bridge.helpers import Helpers
 from pinnace.bridge.observer import Watched
 from pinnace.bridge.s3 import S3PassingError
@@ -40,6 +44,7 @@ from pinnace.bridge.slurmjob import (
     with_condition,
 )
 from pinnace.bridge.slurms import MissingError
+from pinnace.bridge.validation import plain, printable
 from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import PinnaceError
 from pinnace.slurm.states import JobState, Phase
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pinnace.bridge.backend import Backend, Report
+    from pinnace.bridge.pods import Identity
     from pinnace.bridge.slurmjob import Object
     from pinnace.bridge.slurms import Connection, Slurms
     from pinnace.controlplane.api import Api
@@ -56,17 +62,23 @@ SOON = 1.0  # seconds until something is looked at again for which no event come
 LATER = 15.0
 SETTLED = 10.0  # seconds after which a submission that was cut off is either known to Slurm or never will be
 FAILED = "REJECTED"  # the state of a job that Slurm never took
+LONGEST_PATH = 1000  # characters of a path that is given
+SHOWN_PATH = 4000  # of one in the status
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once."""
+    """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once.
+
+    They run with ``identity``, or without one as root, which is the bridge's user in a cluster of pinnace's.
+    """
 
     interval: float = 2.0
     image: str = ""
     pods: int = 20
+    identity: Identity | None = None
 
 
 class Waiting(Exception):  # noqa: N818 - not an error: nothing to do until later
@@ -87,9 +99,14 @@ class Reconciler:
         *,
         find: Callable[[str], Job | None],
         note: Callable[[Object], None],
+        in_slurm: Callable[[str], int],
     ) -> None:
+        """``in_slurm`` tells how many jobs of a namespace Slurm has."""
         self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
-        self._helpers = Helpers(api, image=settings.image, most=settings.pods)
+        self._in_slurm, self._policy = in_slurm, slurms.policy
+        self._helpers = Helpers(
+            api, slurms.policy, image=settings.image, most=settings.pods, identity=settings.identity
+        )
 
     @property
     def api(self) -> Api:
@@ -128,6 +145,10 @@ class Reconciler:
             self._patch(job, {"state": "SUSPENDED", "reason": "JobSuspended"})
             return
         native = self._dependencies(job)
+        if not job.intent and self._in_slurm(job.namespace) >= self._policy.jobs:
+            message = f"{self._policy.jobs} jobs of namespace {job.namespace} are in Slurm, which is the most"
+            self._patch(job, {"state": "WAITING", "reason": "TooManyJobs", "message": message})
+            raise Waiting(LATER)
         try:
             connection = self._slurms.of(job)
             submission = self._submission(job, connection.backend)
@@ -175,13 +196,17 @@ class Reconciler:
     def _lookup(job: Job, backend: Backend, intent: tuple[int, str]) -> int | None:
         """The number of the job that was to be submitted, if it was."""
         since, name = intent
-        for report in backend.jobs():
-            if report.tag == job.tag:
-                return report.id
+        for report in Reconciler._proven(job, backend):
+            return report.id
         number = backend.recall(job.tag, name, since)
         if number is None and time.time() - since < SETTLED:
             raise Waiting(SOON)  # the dead one's sbatch may still be on its way
         return number
+
+    @staticmethod
+    def _proven(job: Job, backend: Backend) -> list[Report]:
+        """What Slurm has of our user's under the tag of this object."""
+        return [report for report in backend.jobs() if report.tag == job.tag and report.user == backend.user]
 
     def _dependencies(self, job: Job) -> list[str]:
         """What Slurm itself is to wait for. What it cannot know, such as results, is waited for here."""
@@ -207,17 +232,21 @@ class Reconciler:
 
     def _submission(self, job: Job, backend: Backend) -> Submission:
         """Everything that goes to Slurm. The script's own directives are the least, flags the last word."""
-        script = staging.script_of(self.api, job, files=backend.files)
+        script = staging.script_of(self.api, job, self._policy, visible=backend.files)
         given = options.directives(script) | options.from_fields(job.spec.get("options", {}))
-        given |= options.parse(job.spec.get("flags", ()))
+        given = options.checked(given | options.parse(job.spec.get("flags", ())), self._policy.options)
+        for name in ("--chdir", "--output", "--error", "--input"):
+            plain(name, given.get(name, ""), most=LONGEST_PATH)
         directory = given.get("--chdir") or default_directory(job, backend)
-        given["--chdir"] = str(Path(directory).expanduser()) if backend.files else directory
+        given["--chdir"] = str(files.named(directory)) if backend.files else directory
+        plain("the working directory", given["--chdir"], most=LONGEST_PATH)
         given.setdefault("--job-name", job.name)
         given.setdefault("--output", DEFAULT_OUTPUT["--array" in given])
         environment = staging.environment_of(self.api, job)
         arguments = tuple(job.spec.get("arguments", ()))
         if not backend.files:
-            script = staging.carrying(self.api, job, script)
+            script = staging.carrying(self.api, job, self._policy, script)
+        staging.check_size(script, environment, arguments)
         return Submission(tag=job.tag, script=script, arguments=arguments, options=given, environment=environment)
 
     def _stage(self, job: Job, backend: Backend, directory: str) -> str:
@@ -227,18 +256,17 @@ class Reconciler:
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise staging.StagingError(f"working directory: {error}") from error
+            raise StagingError(f"working directory: {error}") from error
         if job.intent:  # it was, before it was to be submitted
             return ""
         for number, entry in enumerate(job.spec.get("inputs", ())):
-            staging.inside(Path(directory), entry["to"])
             if "volume" in entry:
-                target = str(Path(directory) / entry["to"])
+                self._policy.check_volume(entry["volume"])
+                target = staging.directory_in(Path(directory), entry["to"])
                 from_volume = {"directory": target, "entry": entry, "what": ["."], "out": False}
-                Path(target).mkdir(parents=True, exist_ok=True)
                 if waiting := self._helpers.copy(job, f"{job.name}-input-{number}", from_volume):
                     return waiting
-        staging.stage(self.api, job, Path(directory))
+        staging.stage(self.api, job, self._policy, Path(directory))
         return ""
 
     def _submitted(self, job: Job, connection: Connection, submission: Submission, number: int) -> None:
@@ -263,8 +291,8 @@ class Reconciler:
             "message": None,
             "user": backend.user,
             "workingDirectory": given["--chdir"],
-            "stdout": output,
-            "stderr": error,
+            "stdout": output and output[:SHOWN_PATH],
+            "stderr": error and error[:SHOWN_PATH],
             "conditions": conditions,
         }
         self._patch(job, patch)
@@ -274,7 +302,7 @@ class Reconciler:
     # --- while Slurm has it -------------------------------------------------------------------------------------
 
     def _watch(self, job: Job, connection: Connection, number: int) -> None:
-        interval = float(job.spec.get("updateIntervalSeconds", self._settings.interval))
+        interval = max(self._settings.interval, job.spec.get("updateIntervalSeconds", 0.0))
         connection.observer.watch(Watched(key=job.key, tag=job.tag, id=number, interval=interval))
 
     def _follow(self, job: Job, number: int) -> None:
@@ -350,9 +378,9 @@ class Reconciler:
         failure = ""
         try:
             if backend.files:
-                self._collect_files(job, Path(job.status.get("workingDirectory", "")))
+                self._collect_files(job, files.named(job.status.get("workingDirectory", "")))
             else:
-                staging.check_carried(self.api, job)
+                staging.check_carried(self.api, job, self._policy)
         except (S3PassingError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
             raise Waiting(LATER) from error
@@ -362,16 +390,14 @@ class Reconciler:
         return self._condition(job, "Collected", str(not failure), reason, failure), failure
 
     def _collect_files(self, job: Job, directory: Path) -> None:
-        if not directory.is_absolute():
-            raise staging.StagingError("it is not known where the job ran")
         for number, entry in enumerate(job.spec["results"]):
             if "volume" in entry:
-                what = [str(path.relative_to(directory)) for path in staging.matches(directory, entry["from"])]
+                what = staging.matches(directory, entry["from"])
                 to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
                 if waiting := self._helpers.copy(job, f"{job.name}-result-{number}", to_volume):
                     self._condition(job, "Collected", "False", "Copying", waiting)
                     raise Waiting(SOON)
-        staging.collect(self.api, job, directory)
+        staging.collect(self.api, job, self._policy, directory)
 
     def _afterwards(self, job: Job) -> None:
         if FINALIZER in job.metadata.get("finalizers", ()):
@@ -418,14 +444,18 @@ class Reconciler:
             raise UnreachableError(connection.observer.error)
         if reports is None:
             raise Waiting(LATER)  # the observer tells
-        if reports and not is_over(reports):
-            connection.backend.cancel(number)
+        # Without a report of that number it is not ours to cancel; the object's own job may have another one.
+        ours = reports or self._proven(job, connection.backend)
+        alive = {report.id for report in ours if not is_over([report])}
+        for found in alive:
+            connection.backend.cancel(found)
+        if alive:
             raise Waiting(LATER)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     def _finish(self, job: Job, *, succeeded: bool, reason: str, message: str = "", state: str = "") -> None:
-        kind = "Complete" if succeeded else "Failed"
+        kind, message = "Complete" if succeeded else "Failed", printable(message)
         patch: Object = {
             "completionTime": timestamp(),
             "message": message or None,

@@ -15,21 +15,24 @@ import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pinnace.bridge import options, wrapping
 from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, own_directory, tag_in, words_of
+from pinnace.bridge.deadline import DeadlineSocket
+from pinnace.bridge.validation import printable
 from pinnace.errors import SlurmError
-from pinnace.slurm.states import JobState
+from pinnace.slurm.states import JobState, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pinnace.bridge.backend import Submission
+    from pinnace.bridge.policy import Endpoint
 
 KNOWN = tuple(f"v0.0.{number}" for number in range(36, 45))
 LISTED = "v0.0.39"  # the first version in which the environment is a list
-LIMIT = 30.0  # seconds for an answer
+LIMIT = 30.0  # seconds for an answer, from the connection to its last byte
+LARGEST = 64 << 20  # bytes of an answer: that about the jobs of a whole site
 GONE = ("invalid job id", "already complet", "no job", "not found")
 PASSING = ("unable to contact", "timed out", "connection", "communication", "temporarily", "database", "protocol auth",
            "zero bytes")  # fmt: skip
@@ -40,8 +43,8 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}  # slurmrestd refuses a j
 class Rest:
     """The Slurm behind a slurmrestd."""
 
-    def __init__(self, url: str, user: str, token: str, *, directory: str = "", files: bool = False) -> None:
-        self._url, self.user, self._token, self._directory = base_url(url), user, token, directory
+    def __init__(self, endpoint: Endpoint, user: str, token: str, *, directory: str = "", files: bool = False) -> None:
+        self._endpoint, self.user, self._token, self._directory = endpoint, user, token, directory
         self.files = files
         self._version = ""
         self._silent = (0.0, "")  # until when it is not asked again, and why
@@ -62,6 +65,7 @@ class Rest:
 
     def jobs(self) -> list[Report]:
         answer = self._ask("GET", "slurm", "jobs")
+        # slurmrestd does not know everybody's name: of jobs without one, only those are taken whose number we know.
         mine = (job for job in answer["jobs"] if job.get("user_name") in {self.user, "", None})
         return [parse_job(job) for job in mine if tag_in(job.get("comment") or "")]
 
@@ -81,7 +85,9 @@ class Rest:
                 continue
             comment = (job.get("comment") or {}).get("job") or ""
             close = job.get("name") == name and 0 <= number(job["time"]["submission"]) - since <= 2 * LIMIT
-            if tag_in(comment) == tag or (close and not comment):
+            # slurmctld, which does keep comments, has just been asked for jobs that have not ended.
+            ended = state(job["state"]["current"]).phase is Phase.ENDED
+            if tag_in(comment) == tag or (close and not comment and ended):
                 return int(job["array"]["job_id"] or job["job_id"])
         return None
 
@@ -109,7 +115,7 @@ class Rest:
             common = [version for version in KNOWN if version in offered]
             if not common:
                 offer = ", ".join(sorted(offered)) or "nothing"
-                raise SlurmError(f"slurmrestd at {self._url} offers {offer}, of which none is known here")
+                raise SlurmError(f"slurmrestd at {self._endpoint} offers {offer}, of which none is known here")
             self._version = common[-1]
         return self._version
 
@@ -134,38 +140,48 @@ class Rest:
         }
         connection = self._connection()
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            response = connection.getresponse()
-            status, data = response.status, response.read()
+            connection.request(method, self._prefix + path, None if body is None else json.dumps(body), headers)
+            with contextlib.closing(connection.getresponse()) as response:
+                status, data = response.status, response.read(LARGEST + 1)
         except (OSError, http.client.HTTPException) as error:
-            message = f"slurmrestd at {self._url}: {error or type(error).__name__}"
+            message = f"slurmrestd at {self._endpoint}: {printable(str(error), 200) or type(error).__name__}"
             # One that hangs must not keep us from the others for long.
             clock = time.monotonic()
             self._silent = (clock + 2 * (clock - begun), message)
             raise UnreachableError(message) from error
         finally:
             connection.close()
+        if len(data) > LARGEST:
+            raise UnreachableError(f"slurmrestd at {self._endpoint} answers with more than {LARGEST >> 20} MiB")
         return self._judge(status, data)
 
+    @property
+    def _prefix(self) -> str:
+        return "" if self._endpoint.scheme == "unix" else self._endpoint.path
+
     def _judge(self, status: int, data: bytes) -> dict[str, Any]:
+        """What the answer says. Of one that is not slurmrestd's, nothing is shown: it may be somebody else's secret."""
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = {}
         if not isinstance(answer, dict):
-            raise SlurmError(f"{self._url} does not answer like slurmrestd")
-        errors = answer.get("errors") or ()
+            raise SlurmError(f"{self._endpoint} does not answer like slurmrestd")
+        listed = answer.get("errors")
+        errors = listed[:10] if isinstance(listed, list) else []
         said = "; ".join(words_of(error) for error in errors)
-        if status < 400 and not said:
+        if status < 300 and not said:
             return dict(answer)
-        said = said or data.decode(errors="replace").strip()[:300] or http.client.responses.get(status, str(status))
+        if 300 <= status < 400:
+            raise SlurmError(f"{self._endpoint} does not answer like slurmrestd: it sends us elsewhere ({status})")
+        said = printable(said, 500) or http.client.responses.get(status, str(status))
         if status in {401, 403}:
             raise UnreachableError(f"slurmrestd does not accept the token of {self.user}: {said}")
         lowered = said.lower()
         if any(word in lowered for word in GONE):
             raise SlurmNotFoundError(said)
         # 22.05 has no better word than this for a token that slurmctld refuses: it may pass.
-        unspecified = all(error.get("error") == UNSPECIFIED for error in errors)
+        unspecified = all(isinstance(error, dict) and error.get("error") == UNSPECIFIED for error in errors)
         if unspecified or any(word in lowered for word in PASSING) or status in {502, 503, 504}:
             raise UnreachableError(f"slurmrestd: {said}")
         raise SlurmError(f"slurmrestd: {said}")
@@ -179,17 +195,32 @@ class Rest:
             )
 
     def _connection(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self._url)
-        if parts.scheme == "unix":
-            return _UnixConnection(parts.path)
-        if parts.scheme == "https":
+        if self._endpoint.scheme == "unix":
+            return _UnixConnection(self._endpoint.path)
+        if self._endpoint.scheme == "https":
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(parts.netloc, timeout=LIMIT, context=context)
-        return http.client.HTTPConnection(parts.netloc, timeout=LIMIT)
+            return _TlsConnection(self._endpoint.netloc, timeout=LIMIT, context=context)
+        return _PlainConnection(self._endpoint.netloc, timeout=LIMIT)
 
 
 class SlurmNotFoundError(SlurmError):
     """There is no such job any more."""
+
+
+class _PlainConnection(http.client.HTTPConnection):
+    """All that is asked on one of these ends within the limit."""
+
+    def connect(self) -> None:
+        deadline = time.monotonic() + LIMIT
+        super().connect()
+        self.sock = DeadlineSocket(self.sock, deadline)
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    def connect(self) -> None:
+        deadline = time.monotonic() + LIMIT
+        super().connect()
+        self.sock = DeadlineSocket(self.sock, deadline)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -198,19 +229,11 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(LIMIT)
-        self.sock.connect(self._path)
-
-
-def base_url(url: str) -> str:
-    """Where slurmrestd is. Bridge Operator's URLs also say which version of the interface; that we ask for."""
-    parts = urlsplit(url if "://" in url or url.startswith("unix:") else f"http://{url}")
-    if parts.scheme == "unix":
-        return f"unix://{parts.path}"
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise SlurmError(f"{url!r} is no address of a slurmrestd", hint="For example http://slurm:6820.")
-    return f"{parts.scheme}://{parts.netloc}"
+        deadline = time.monotonic() + LIMIT
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(LIMIT)
+        sock.connect(self._path)
+        self.sock = DeadlineSocket(sock, deadline)
 
 
 def expiry(token: str) -> float | None:
@@ -267,6 +290,7 @@ def parse_job(job: dict[str, Any]) -> Report:
         id=array or int(job["job_id"]),
         task="" if not array or task is None else f"[{task}]" if job.get("array_task_string") else str(task),
         tag=tag_in(job.get("comment") or ""),
+        user=job.get("user_name") or "",
         state=state(job["job_state"]),
         reason="" if reason == "None" else reason,
         submitted=number(job.get("submit_time")),
@@ -287,7 +311,7 @@ def parse_accounted(jobs: list[dict[str, Any]], wanted: int) -> Accounted | None
         Report(
             id=wanted,
             task=str(number(job["array"].get("task_id"))) if number(job["array"].get("job_id")) else "",
-            tag="",
+            tag=tag_in((job.get("comment") or {}).get("job") or ""),
             state=state(job["state"]["current"]),
             submitted=number(job["time"]["submission"]),
             start=number(job["time"]["start"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.backend import tag
 from pinnace.bridge.crds import SLURMJOB
+from pinnace.bridge.validation import printable
 from pinnace.controlplane.api import timestamp
 from pinnace.slurm.states import JobState, Phase
 
@@ -23,6 +25,8 @@ Object = dict[str, Any]
 FINALIZER = "pinnace.dev/slurm"
 INTENT = "pinnace.dev/submitting"  # "<attempt> <seconds since 1970> <name>", written before the submission
 ABANDON = "pinnace.dev/abandon"  # "true": let the object go even if its Slurm cannot be asked
+NOTE = re.compile(r"(?P<attempt>\d{1,6}) (?P<since>\d{1,12}) (?P<name>.*)", re.DOTALL)
+WIDEST = 10  # digits that Slurm pads a number in a file name to
 DEFAULT_OUTPUT = ("slurm-%j.out", "slurm-%A_%a.out")  # sbatch's own, for a job and for an array
 # Of several tasks' ends the one that is told: what went wrong before what went right.
 ORDER = (JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY, JobState.FAILED, JobState.TIMEOUT,
@@ -82,9 +86,13 @@ class Job:
     @property
     def intent(self) -> tuple[int, str] | None:
         """When the present attempt was about to be submitted, and under which name, if it was."""
-        note = self.metadata.get("annotations", {}).get(INTENT, "0 0 ")
-        attempt, since, name = note.split(" ", maxsplit=2)
-        return (int(since), name) if int(attempt) == self.attempt else None
+        note = self.metadata.get("annotations", {}).get(INTENT, "")
+        found = NOTE.fullmatch(note)
+        if not found or int(found["attempt"]) != self.attempt:
+            return None
+        # Whoever may change the object may write another note: accounting is never asked about more than its life.
+        since = max(int(found["since"]), int(seconds_of(self.metadata["creationTimestamp"])))
+        return since, found["name"]
 
     @property
     def deleted(self) -> bool:
@@ -139,7 +147,7 @@ def with_condition(
         "type": kind,
         "status": status,
         "reason": reason,
-        "message": message[:1024],
+        "message": printable(message),
         "lastTransitionTime": timestamp(),
     }
     for condition in known:
@@ -186,8 +194,8 @@ def observed(reports: Sequence[Report]) -> Object:
         tasks = {name: counts[name] for name in ("pending", "running", "succeeded", "failed")}
     return {
         "state": str(state),
-        "reason": next((report.reason for report in reports if report.state is state), "") or None,
-        "nodes": ",".join(dict.fromkeys(report.nodes for report in reports if report.nodes)) or None,
+        "reason": printable(next((report.reason for report in reports if report.state is state), ""), 200) or None,
+        "nodes": printable(",".join(dict.fromkeys(report.nodes for report in reports if report.nodes)), 2000) or None,
         "nodeCount": max(report.node_count for report in reports) or None,
         "submitTime": stamp(first.submitted),
         "expectedStart": None if begun or over else stamp(min(expected, default=0)),
@@ -211,7 +219,7 @@ def usage(about: Accounted) -> Object:
         "elapsedSeconds": about.elapsed,
         "cpuSeconds": about.cpu,
         "maxRSSBytes": about.memory,
-        "tres": about.tres,
+        "tres": printable(about.tres),
     }
 
 
@@ -232,8 +240,8 @@ def output_path(pattern: str, directory: str, *, job: int, name: str, user: str,
             text += character
             continue
         width, word = "", next(characters, "")
-        while word.isdigit():  # as in %4j
+        while word.isascii() and word.isdigit():  # as in %4j
             width, word = width + word, next(characters, "")
         value = known.get(word, "*")
-        text += value.zfill(int(width)) if width and value.isdigit() else value
+        text += value.zfill(min(int(width[:4]), WIDEST)) if width and value.isdigit() else value
     return str(PurePosixPath(directory) / text)

@@ -2,52 +2,55 @@
 
 Files are touched only where the bridge works with the rights of the user whose job it is (``Backend.files``). Paths
 come from the API: nothing is read or written outside the job's directory, symbolic links included, but what the user
-names in full.
+names in full (see ``files``).
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import shlex
-import shutil
-from pathlib import Path
+import stat
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge import wrapping
+from pinnace.bridge import files, wrapping
+from pinnace.bridge.files import Budget, StagingError, Tree
 from pinnace.bridge.s3 import S3, S3Error, S3PassingError
 from pinnace.bridge.slurmjob import seconds_of
 from pinnace.bridge.slurms import MissingError, data_of, secret_data
-from pinnace.errors import PinnaceError
+from pinnace.bridge.validation import VARIABLE, plain, printable, variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
+    from pathlib import Path
 
+    from pinnace.bridge.policy import Policy
     from pinnace.bridge.slurmjob import Job, Object
     from pinnace.controlplane.api import Api
 
 SKEW = 300.0  # seconds that clocks may differ
+LARGEST_SCRIPT = 1 << 20  # bytes of a script that is read from somewhere
+LARGEST_JOB = 4 << 20  # bytes of all that a job is submitted with: Slurm's own limit for a script
 PLURALS = {"configMap": "configmaps", "secret": "secrets"}
 
 
-class StagingError(PinnaceError):
-    """A script, an input or a result that there is not, or that may not be."""
-
-
-def script_of(api: Api, job: Job, *, files: bool) -> str:
-    """The text that is submitted."""
+def script_of(api: Api, job: Job, policy: Policy, *, visible: bool) -> str:
+    """The text that is submitted. ``visible``: the bridge sees the job's files."""
     if "script" in job.spec:
         return runnable(job.spec["script"])
     source = job.spec["scriptFrom"]
-    if "configMap" in source:
-        return runnable(key_of(api, job, "configMap", source["configMap"]).decode())
-    if "s3" in source:
-        return runnable(s3_of(api, job, source["s3"]).read(source["s3"]["key"]).decode())
-    if not files:  # somebody else's cluster: all that we can do is to call it there
-        return f'#!/bin/sh\nexec {shlex.quote(source["path"])} "$@"\n'
+    if "path" in source and not visible:  # somebody else's cluster: all that we can do is to call it there
+        return f'#!/bin/sh\nexec {shlex.quote(plain("scriptFrom.path", source["path"]))} "$@"\n'
     try:
-        return runnable(Path(source["path"]).expanduser().read_text())
+        if "configMap" in source:
+            return runnable(key_of(api, job, "configMap", source["configMap"]).decode())
+        if "s3" in source:
+            store = s3_of(api, job, policy, source["s3"])
+            return runnable(store.read(source["s3"]["key"], LARGEST_SCRIPT).decode())
+        return runnable(files.read_named(files.named(source["path"]), LARGEST_SCRIPT).decode())
     except (OSError, UnicodeDecodeError) as error:
-        raise StagingError(f"script {source['path']}: {error}") from error
+        raise StagingError(f"script {source.get('path', '')}: {printable(str(error), 300)}") from error
 
 
 def runnable(text: str) -> str:
@@ -56,20 +59,26 @@ def runnable(text: str) -> str:
 
 
 def environment_of(api: Api, job: Job) -> dict[str, str]:
-    """The variables, as for a container: first the whole maps, then the single ones."""
+    """The variables, as for a container: first the whole maps, then the single ones.
+
+    Keys of whole maps that cannot be names of variables are left out, as Kubernetes does.
+    """
     found: dict[str, str] = {}
     for entry in job.spec.get("envFrom", ()):
         for field, plural in (("configMapRef", "configMap"), ("secretRef", "secret")):
             if reference := entry.get(field):
-                found |= {f"{entry.get('prefix', '')}{k}": v for k, v in all_of(api, job, plural, reference).items()}
+                all_keys = {f"{entry.get('prefix', '')}{k}": v for k, v in all_of(api, job, plural, reference).items()}
+                found |= {name: value for name, value in all_keys.items() if VARIABLE.fullmatch(name)}
     for entry in job.spec.get("env", ()):
-        source = entry.get("valueFrom")
+        source, _ = entry.get("valueFrom"), variable_name(entry["name"])
         if not source:
             found[entry["name"]] = entry.get("value", "")
             continue
         field, kind = ("configMapKeyRef", "configMap") if "configMapKeyRef" in source else ("secretKeyRef", "secret")
         try:
             found[entry["name"]] = key_of(api, job, kind, source[field]).decode()
+        except UnicodeDecodeError as error:
+            raise StagingError(f"variable {entry['name']}: its value is no text") from error
         except MissingError:
             if not source[field].get("optional"):
                 raise
@@ -95,35 +104,48 @@ def key_of(api: Api, job: Job, kind: str, reference: Object) -> bytes:
     return base64.b64decode(value) if kind == "secret" else value.encode()
 
 
-def s3_of(api: Api, job: Job, place: dict[str, Any]) -> S3:
-    return S3(place, secret_data(api, job.namespace, place["secret"]))
+def s3_of(api: Api, job: Job, policy: Policy, place: dict[str, Any]) -> S3:
+    endpoint = policy.s3_at(place["endpoint"], secure=place.get("secure", True))
+    return S3(endpoint, place, secret_data(api, job.namespace, place["secret"]))
 
 
-def inside(directory: Path, name: str) -> Path:
-    """A path below a directory, wherever symbolic links lead."""
-    path = directory / name
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise StagingError(f"{name} is outside {directory}")
-    return path
+def check_size(script: str, environment: dict[str, str], arguments: tuple[str, ...]) -> None:
+    """Whether Slurm could take what a job is submitted with: whole ConfigMaps may be in it."""
+    texts = [script, *arguments, *environment, *environment.values()]
+    if (size := sum(len(text) for text in texts)) > LARGEST_JOB:
+        raise StagingError(
+            f"script, arguments and variables have {size >> 10} KiB, and Slurm takes {LARGEST_JOB >> 10}"
+        )
 
 
-def stage(api: Api, job: Job, directory: Path) -> None:
+def directory_in(directory: Path, name: str) -> str:
+    """A directory below the job's, made if there is none, for a pod that fills it."""
+    try:
+        with Tree(directory) as tree:
+            tree.make_directory(name)
+            return str(directory.joinpath(*tree.resolve(name)))
+    except OSError as error:
+        raise StagingError(f"input {printable(name, 200)}: {printable(str(error), 300)}") from error
+
+
+def stage(api: Api, job: Job, policy: Policy, directory: Path) -> None:
     """Put the inputs that the bridge can bring into the job's directory; those on volumes come by a pod."""
-    for entry in job.spec.get("inputs", ()):
-        if "volume" in entry:
-            continue
-        path = inside(directory, entry["to"])
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if "s3" in entry:
-                s3_of(api, job, entry["s3"]).download(entry["s3"]["key"], path)
-            elif "from" in entry:
-                copy(Path(entry["from"]).expanduser(), path)
-            else:
-                path.touch(mode=0o600)
-                path.write_bytes(content_of(api, job, entry))
-        except OSError as error:
-            raise StagingError(f"input {entry['to']}: {error}") from error
+    budget = Budget()
+    with Tree(directory) as tree:
+        for entry in job.spec.get("inputs", ()):
+            if "volume" in entry:
+                continue
+            try:
+                if "s3" in entry:
+                    store = s3_of(api, job, policy, entry["s3"])
+                    tree.write(entry["to"], partial(store.download, entry["s3"]["key"]))
+                elif "from" in entry:
+                    files.copy_named(files.named(entry["from"]), tree, entry["to"], budget)
+                else:
+                    content = content_of(api, job, entry)
+                    tree.write(entry["to"], lambda file, content=content: file.write(content))  # type: ignore[misc]
+            except OSError as error:
+                raise StagingError(f"input {entry['to']}: {printable(str(error), 300)}") from error
 
 
 def content_of(api: Api, job: Job, entry: dict[str, Any]) -> bytes:
@@ -132,7 +154,7 @@ def content_of(api: Api, job: Job, entry: dict[str, Any]) -> bytes:
     return entry["text"].encode() if kind == "text" else key_of(api, job, kind, entry[kind])
 
 
-def carrying(api: Api, job: Job, script: str) -> str:
+def carrying(api: Api, job: Job, policy: Policy, script: str) -> str:
     """A script that brings its inputs and takes its results itself, for where the bridge does not see its files."""
     inputs, results = job.spec.get("inputs", ()), job.spec.get("results", ())
     if any("volume" in entry for entry in (*inputs, *results)):
@@ -140,7 +162,7 @@ def carrying(api: Api, job: Job, script: str) -> str:
     before, after = [], []
     for entry in inputs:
         if "s3" in entry:
-            address = s3_of(api, job, entry["s3"]).address_to_get(entry["s3"]["key"])
+            address = s3_of(api, job, policy, entry["s3"]).address_to_get(entry["s3"]["key"])
             before.append(wrapping.fetch(entry["to"], address))
         elif "from" in entry:
             before.append(wrapping.bring(entry["to"], entry["from"]))
@@ -148,7 +170,7 @@ def carrying(api: Api, job: Job, script: str) -> str:
             before.append(wrapping.put(entry["to"], content_of(api, job, entry)))
     for entry in results:
         if "s3" in entry:
-            address = s3_of(api, job, entry["s3"]).address_to_put(key_of_result(entry))
+            address = s3_of(api, job, policy, entry["s3"]).address_to_put(key_of_result(entry))
             after.append(wrapping.store(entry["from"], address))
         else:
             after.append(wrapping.keep(entry["from"], entry["directory"]))
@@ -164,14 +186,14 @@ def key_of_result(entry: dict[str, Any]) -> str:
     return "/".join(filter(None, (entry["s3"].get("prefix", "").strip("/"), entry["from"])))
 
 
-def check_carried(api: Api, job: Job) -> None:
+def check_carried(api: Api, job: Job, policy: Policy) -> None:
     """Whether the results that a job was to take to S3 itself are there."""
     for entry in job.spec.get("results", ()):
         if "s3" not in entry:
             continue
         key, begun = key_of_result(entry), seconds_of(job.status["submitTime"])
         try:
-            fresh = s3_of(api, job, entry["s3"]).written(key) > begun - SKEW
+            fresh = s3_of(api, job, policy, entry["s3"]).written(key) > begun - SKEW
         except S3PassingError:
             raise
         except S3Error as error:
@@ -180,39 +202,42 @@ def check_carried(api: Api, job: Job) -> None:
             raise StagingError(f"result {entry['from']} in S3 is older than the job, whose output may say why")
 
 
-def matches(directory: Path, pattern: str) -> list[Path]:
+def matches(directory: Path, pattern: str) -> list[str]:
     """The results that a pattern means; at least one, and none that leads out of the directory."""
-    found = [inside(directory, str(path.relative_to(directory))) for path in sorted(directory.glob(pattern))]
-    if not found:
-        raise StagingError(f"there is no result {pattern} in {directory}")
+    try:
+        with Tree(directory) as tree:
+            found = tree.matches(pattern, Budget())
+            for name in found:
+                tree.resolve(name)
+    except OSError as error:
+        raise StagingError(f"result {printable(pattern, 200)}: {printable(str(error), 300)}") from error
     return found
 
 
-def collect(api: Api, job: Job, directory: Path) -> None:
+def collect(api: Api, job: Job, policy: Policy, directory: Path) -> None:
     """Bring the results that the bridge can bring to where they are wanted; those for volumes go by a pod."""
+    budget = Budget()
     for entry in job.spec.get("results", ()):
-        paths = matches(directory, entry["from"])
         try:
-            if "directory" in entry:
-                for path in paths:
-                    copy(path, Path(entry["directory"]).expanduser() / path.relative_to(directory))
-            elif "s3" in entry:
-                store, prefix = s3_of(api, job, entry["s3"]), entry["s3"].get("prefix", "").strip("/")
-                for file in files_in(paths):
-                    store.upload(file, "/".join(filter(None, (prefix, str(file.relative_to(directory))))))
+            with Tree(directory) as tree:
+                names = tree.matches(entry["from"], budget)
+                if "directory" in entry:
+                    with Tree(files.named(entry["directory"]), make=True) as target:
+                        for name in names:
+                            files.copy(tree, name, target, name, budget)
+                elif "s3" in entry:
+                    for name in names:
+                        store_all(partial(s3_of, api, job, policy, entry["s3"]), tree, name, entry["s3"], budget)
         except OSError as error:
-            raise StagingError(f"result {entry['from']}: {error}") from error
+            raise StagingError(f"result {entry['from']}: {printable(str(error), 300)}") from error
 
 
-def files_in(paths: Iterable[Path]) -> list[Path]:
-    return [
-        file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*"))) if file.is_file()
-    ]
-
-
-def copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
-    else:
-        shutil.copy2(source, target)
+def store_all(s3: Callable[[], S3], tree: Tree, name: str, place: dict[str, Any], budget: Budget) -> None:
+    """A file, or all files of a directory. A link to a file inside is that file; one that leads out is an error."""
+    prefix = place.get("prefix", "").strip("/")
+    for path, about in tree.walk(name, budget):
+        if stat.S_ISDIR(about.st_mode) or (stat.S_ISLNK(about.st_mode) and tree.is_directory(path)):
+            continue
+        with tree.read(path) as file:
+            key = "/".join(filter(None, (prefix, path)))
+            s3().upload(file, os.fstat(file.fileno()).st_size, key)

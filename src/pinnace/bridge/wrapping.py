@@ -11,8 +11,10 @@ import base64
 import shlex
 from typing import TYPE_CHECKING
 
+from pinnace.bridge.validation import variable_name
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # Jobs of slurmrestd have no HOME. A file appears whole: tasks of an array may bring the same one at the same time.
 FUNCTIONS = r"""
@@ -28,16 +30,27 @@ keep() (IFS=; for file in $1; do mkdir -p "$2/$(dirname "$file")" && cp -R "$fil
 # The script hears Slurm's signals, and what follows it is done all the same. A wait that a signal ends is begun anew.
 RUN = r"""
 exec 3<&0
-"$script" {arguments} "$@" <&3 3<&- & child=$!
+(
+set -- "$script" {arguments} "$@"
+{exports}exec "$@" <&3 3<&-
+) & child=$!
 for name in TERM INT HUP USR1 USR2; do trap "kill -$name $child" "$name"; done
 while :; do wait "$child"; code=$?; kill -0 "$child" 2>/dev/null || break; done
 """
 
 
 def wrapped(
-    script: str, arguments: Sequence[str] = (), *, before: Sequence[str] = (), after: Sequence[str] = ()
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    environment: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
 ) -> str:
-    """A script that runs another and ends like it, with commands before and after."""
+    """A script that runs another and ends like it, with commands before and after. The variables are for that alone."""
+    exports = [f"export {variable_name(name)}={shlex.quote(value)}\n" for name, value in (environment or {}).items()]
+    head, _, tail = RUN.partition("{exports}")
+    run = "".join([head.replace("{arguments}", shlex.join(arguments)), *exports, tail])
     lines = [
         "#!/bin/sh",
         *([FUNCTIONS] if before or after else []),
@@ -45,7 +58,7 @@ def wrapped(
         "script=$(mktemp) || exit 1\ntrap 'rm -f \"$script\"' EXIT",
         f'base64 -d >"$script" {document(script.encode())}',
         'chmod 700 "$script"',
-        RUN.replace("{arguments}", shlex.join(arguments)),
+        run,
         *after,
         'exit "$code"',
         "",

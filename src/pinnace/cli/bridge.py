@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from pinnace.bridge import deployment
 from pinnace.bridge.controller import Controller
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
+from pinnace.bridge.pods import Identity
+from pinnace.bridge.policy import EVERY, Endpoint, Policy
 from pinnace.bridge.reconciler import Settings
-from pinnace.bridge.slurms import EVERY, Policy
 from pinnace.cli.naming import pick
 from pinnace.cluster.kubeconfig import user_kubeconfig
 from pinnace.controlplane.access import Access
 from pinnace.controlplane.watching import end_with_thread
+from pinnace.errors import UsageError
 
 
 @click.command()
@@ -36,7 +40,33 @@ from pinnace.controlplane.watching import end_with_thread
     help="Namespaces whose jobs run as you, through Slurm's command line (repeat; * is all). "
     "Without, all if it is a cluster of yours (--name), and none elsewhere.",
 )
-@click.option("--socket", "sockets", multiple=True, metavar="PATH", help="A slurmrestd's socket that jobs may name.")
+@click.option("--no-as-me", is_flag=True, help="No job runs as you, also in a cluster of yours.")
+@click.option(
+    "--slurmrestd",
+    multiple=True,
+    metavar="URL",
+    help="A slurmrestd that jobs may name, as http://host:port, with a path if it is below one (repeat). "
+    "Without, none is called.",
+)
+@click.option("--socket", "sockets", multiple=True, metavar="PATH", help="The same for a slurmrestd's UNIX socket.")
+@click.option("--s3", multiple=True, metavar="URL", help="An S3 server that jobs may name (repeat). Without, none is.")
+@click.option(
+    "--host-path",
+    "host_paths",
+    multiple=True,
+    metavar="DIRECTORY",
+    help="Let helper pods mount this directory of a node, and what is below it, if a job names it (repeat).",
+)
+@click.option(
+    "--sbatch-option",
+    "sbatch_options",
+    multiple=True,
+    metavar="--NAME",
+    help="An option of sbatch that jobs may give besides the usual ones (repeat).",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), default=2000, show_default=True, help="Most jobs of a namespace in Slurm at once."
+)
 @click.option("--files", is_flag=True, help="The files of your own jobs are here, also of those through slurmrestd.")
 @click.option("--image", default="", help="Image with a shell and tar, for pods that follow logs and copy to volumes.")
 @click.option("--log-pods", type=click.IntRange(0), default=20, show_default=True, help="How many at once.")
@@ -58,7 +88,13 @@ def bridge(
     in_pod: bool,
     namespaces: tuple[str, ...],
     as_me: tuple[str, ...],
+    no_as_me: bool,
+    slurmrestd: tuple[str, ...],
     sockets: tuple[str, ...],
+    s3: tuple[str, ...],
+    host_paths: tuple[str, ...],
+    sbatch_options: tuple[str, ...],
+    jobs: int,
     files: bool,
     image: str,
     log_pods: int,
@@ -73,8 +109,26 @@ def bridge(
     if print_crds:
         click.echo(documents(definitions()), nl=False)
         return
+    if as_me and no_as_me:
+        raise UsageError("--as-me and --no-as-me exclude each other")
+    policy = Policy(
+        command_line=frozenset(as_me),
+        slurmrestd=tuple(Endpoint.parse(url) for url in (*slurmrestd, *(f"unix:{path}" for path in sockets))),
+        s3=tuple(Endpoint.parse(url, default="https") for url in s3),
+        host_paths=tuple(host_directory(path) for path in host_paths),
+        options=frozenset(sbatch_options),
+        files=files,
+        jobs=jobs,
+    )
     if print_manifest:
+        if not slurmrestd:
+            raise UsageError(
+                "a bridge in a cluster reaches Slurm through slurmrestd alone",
+                hint="Say which tenants may use: --slurmrestd http://host:port.",
+            )
         given = ["--image", image] if image else []
+        given += [f"--slurmrestd={found}" for found in policy.slurmrestd] + [f"--s3={found}" for found in policy.s3]
+        given += [f"--jobs={jobs}"]
         click.echo(documents(deployment.manifest(print_manifest, namespaces, given)), nl=False)
         return
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
@@ -85,13 +139,13 @@ def bridge(
         if not (cluster.directory.path / "kubeconfig").exists():
             cluster.wait_ready()
         access = Access.from_file(cluster.kubeconfig)
-        as_me = as_me or (EVERY,)
+        policy = policy if as_me or no_as_me else replace(policy, command_line=frozenset({EVERY}))
     else:
         access = Access.from_file(kubeconfig or user_kubeconfig(), context=context)
     controller = Controller(
         access,
-        Policy(command_line=frozenset(as_me), sockets=frozenset(sockets), files=files),
-        Settings(interval=interval, image=image, pods=log_pods),
+        policy,
+        Settings(interval=interval, image=image, pods=log_pods, identity=None if name else identity()),
         namespaces=namespaces,
         kinds=(SLURMJOB,) if own_kind_only else KINDS,
     )
@@ -102,6 +156,28 @@ def bridge(
         show_partitions(controller.api, controller.slurms, controller.leading)
     click.echo(f"the bridge is ready (process {os.getpid()})", err=True)
     controller.run()
+
+
+def identity() -> Identity | None:
+    """As whom helper pods run in a cluster that is not pinnace's: with the user's own uid, if that is not root's."""
+    return Identity(uid=os.getuid(), gid=os.getgid()) if os.getuid() else None
+
+
+def host_directory(path: str) -> str:
+    """A directory that helper pods may mount; never the root, below which everything is."""
+    found = posixpath.normpath(path)
+    if not found.startswith("/") or found.strip("/") == "":
+        raise UsageError(f"--host-path {path}: name a directory below /")
+    return found
+
+
+def check_options(words: tuple[str, ...]) -> None:
+    """Whether these are options that `pinnace bridge` takes, before a job is submitted whose head runs it."""
+    try:
+        with bridge.make_context("bridge", list(words)):
+            pass
+    except click.ClickException as error:
+        raise UsageError(f"--bridge-option: {error.format_message()}") from error
 
 
 def documents(bodies: list[dict[str, Any]]) -> str:

@@ -82,6 +82,13 @@ bridge_option = click.option(
     metavar="[IMAGE]",
     help="Also run `pinnace bridge` there: Slurm jobs as resources. IMAGE is that of its helper pods.",
 )
+bridge_words_option = click.option(
+    "--bridge-option",
+    "bridge_words",
+    multiple=True,
+    metavar="OPTION",
+    help="An option for that bridge, such as --bridge-option=--slurmrestd=http://slurm:6820 (repeat).",
+)
 retain_option = click.option("--retain", is_flag=True, help="Keep the cluster's directory and logs when it has ended.")
 dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch script.")
 
@@ -95,6 +102,7 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @listen_option
 @ports_option
 @bridge_option
+@bridge_words_option
 @provisioning_options
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node. Stays in the foreground.")
 @click.option(
@@ -117,6 +125,7 @@ def up(
     listen: str,
     ports: str,
     bridge: str | None,
+    bridge_words: tuple[str, ...],
     pods_as_jobs: bool,
     elastic: tuple[int, int] | None,
     local: bool,
@@ -131,6 +140,10 @@ def up(
         return
     if local and wait is False:
         raise UsageError("--local with --no-wait: that cluster would end at once, because it ends with this command")
+    if bridge_words:
+        from pinnace.cli.bridge import check_options  # noqa: PLC0415 - takes time that few need
+
+        check_options(bridge_words)
     cluster = Cluster(
         name or DEFAULT,
         nodes=node_count(context),
@@ -142,6 +155,7 @@ def up(
         listen=listen,
         ports=ports,
         bridge=bridge,
+        bridge_options=bridge_words,
         provisioning=provisioning(context, pods_as_jobs=pods_as_jobs, elastic=elastic),
         retain=retain,
     )

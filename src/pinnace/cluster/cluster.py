@@ -93,6 +93,7 @@ class Cluster:
         listen: str = "",
         ports: str = "",
         bridge: str | None = None,
+        bridge_options: Sequence[str] = (),
         provisioning: Provisioning | None = None,
         retain: bool = False,
     ) -> None:
@@ -106,7 +107,7 @@ class Cluster:
         self.publish = tuple(publish)
         self.network = network
         self.listen, self.ports = check_listening(listen, ports)
-        self.bridge = bridge
+        self.bridge, self.bridge_options = bridge, tuple(bridge_options)
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         self.retain = retain
         self.slurm = Slurm()
@@ -141,6 +142,7 @@ class Cluster:
             ports=self.ports,
             provisioning=self.provisioning,
             bridge=self.bridge,
+            bridge_options=self.bridge_options,
         )
         try:
             self.directory.add_images(self.images)

@@ -161,6 +161,7 @@ class Directory:
         listen: str = "",
         ports: str = "",
         bridge: str | None = None,
+        bridge_options: tuple[str, ...] = (),
         provisioning: Provisioning | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
@@ -191,6 +192,7 @@ class Directory:
                         provisioning=provisioning,
                         made=time.time(),
                         bridge=bridge,
+                        bridge_options=bridge_options,
                     )
                 )
             except BaseException:

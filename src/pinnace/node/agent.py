@@ -321,7 +321,8 @@ class Agent:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         image = ["--image", cluster.bridge] if cluster.bridge else []
-        os.execv(sys.executable, python_argv("pinnace", "bridge", "--name", cluster.name, *image))  # noqa: S606
+        argv = python_argv("pinnace", "bridge", "--name", cluster.name, *image, *cluster.bridge_options)
+        os.execv(sys.executable, argv)  # noqa: S606
 
     def _hold_link(self, address: str, port: int) -> bool:
         """Keep a link to the head open until its other end is gone. Whether there was one."""

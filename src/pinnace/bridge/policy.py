@@ -1,0 +1,129 @@
+"""What whoever runs the bridge allows: whose jobs run as its user, which servers are called, which directories of a
+node helper pods may mount. Tenants choose among these and get nothing else.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pinnace.bridge.validation import is_plain, printable
+from pinnace.errors import PinnaceError, UsageError
+
+EVERY = "*"
+PORTS = {"http": 80, "https": 443}
+# Kinds of volumes that Pod Security "restricted" lets a pod have, without those that act for the pod's creator at
+# mount time: `csi` calls a driver in the bridge's name, `projected` can hold a token of a service account.
+VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "secret"})
+MOUNTED = "A PersistentVolumeClaim can hold any volume."
+
+
+class ForbiddenError(PinnaceError):
+    """Whoever runs the bridge has not allowed this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A server: what of its address decides whether it is one that is allowed."""
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @staticmethod
+    def parse(text: str, *, default: str = "http") -> Endpoint:
+        """An address; without a scheme it is of the default one. Credentials and queries have no place in it."""
+        if not is_plain(text) or " " in text or "\\" in text:
+            raise UsageError(f"{printable(repr(text), 120)} is no address of a server")
+        parts = urlsplit(text if "://" in text or text.startswith("unix:") else f"{default}://{text}")
+        path = posixpath.normpath(f"/{parts.path.strip('/')}").rstrip("/")
+        if parts.scheme == "unix" and path and not parts.netloc:
+            return Endpoint(scheme="unix", path=path)
+        try:
+            host, port = (parts.hostname or "").rstrip("."), parts.port
+        except ValueError:
+            host, port = "", None
+        if parts.scheme not in PORTS or not host or "@" in parts.netloc or parts.query or parts.fragment:
+            raise UsageError(
+                f"{printable(repr(text), 120)} is no address of a server", hint="Such as http://slurm:6820."
+            )
+        return Endpoint(scheme=parts.scheme, host=host, port=port or PORTS[parts.scheme], path=path)
+
+    @property
+    def netloc(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.scheme == "unix" else f"{self.scheme}://{self.netloc}{self.path}"
+
+    def covers(self, other: Endpoint) -> bool:
+        """Whether the other is this server, at this path or below it."""
+        if (self.scheme, self.host, self.port) != (other.scheme, other.host, other.port):
+            return False
+        below = self.scheme != "unix" and other.path.startswith(f"{self.path}/")
+        return other.path == self.path or below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Nothing is allowed that is not named."""
+
+    command_line: frozenset[str] = frozenset()  # namespaces whose jobs run as the bridge's user; ``*`` for all
+    slurmrestd: tuple[Endpoint, ...] = ()
+    s3: tuple[Endpoint, ...] = ()
+    host_paths: tuple[str, ...] = ()  # directories of nodes
+    options: frozenset[str] = frozenset()  # of sbatch, besides those of the table
+    files: bool = False  # whether the files of the user's own jobs are here, also of those through slurmrestd
+    jobs: int = 2000  # of a namespace in Slurm at once
+
+    def may_use_command_line(self, namespace: str) -> bool:
+        return bool({namespace, EVERY} & self.command_line)
+
+    def slurmrestd_at(self, url: str) -> Endpoint:
+        """The slurmrestd that an address means, as whoever runs the bridge wrote it: only that is ever called."""
+        return _allowed(self.slurmrestd, Endpoint.parse(url), "--slurmrestd")
+
+    def s3_at(self, endpoint: str, *, secure: bool) -> Endpoint:
+        found = Endpoint.parse(endpoint, default="https" if secure else "http")
+        return _allowed(self.s3, found, "--s3")
+
+    def check_volume(self, source: dict[str, object]) -> None:
+        """Whether a helper pod may mount what a tenant names: what a pod of the tenant's own could, and no more."""
+        kinds = set(source) - {"name"}
+        if kinds == {"hostPath"}:
+            self._check_host_path(source["hostPath"])
+            return
+        if len(kinds) != 1 or not kinds <= VOLUMES:
+            named = printable(", ".join(sorted(kinds)), 100) or "nothing"
+            raise ForbiddenError(f"volume: {named} is not one of {', '.join(sorted(VOLUMES))}", hint=MOUNTED)
+        if _has_token(source):
+            raise ForbiddenError("volume: tokens of service accounts are not mounted for jobs")
+
+    def _check_host_path(self, source: object) -> None:
+        path = source.get("path") if isinstance(source, dict) else None
+        if not isinstance(path, str) or not is_plain(path) or not path.startswith("/") or ".." in path.split("/"):
+            raise ForbiddenError("volume: hostPath has no path that could be mounted")
+        real = posixpath.normpath(path)
+        if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for root in self.host_paths):
+            raise ForbiddenError(
+                f"volume: hostPath {printable(real, 200)} is not allowed by this bridge (--host-path)", hint=MOUNTED
+            )
+
+
+def _has_token(value: object) -> bool:
+    """Whether a volume source asks for a service account's token, however deep it says so."""
+    if isinstance(value, dict):
+        return "serviceAccountToken" in value or any(map(_has_token, value.values()))
+    return isinstance(value, list) and any(map(_has_token, value))
+
+
+def _allowed(known: tuple[Endpoint, ...], wanted: Endpoint, option: str) -> Endpoint:
+    found = [entry for entry in known if entry.covers(wanted)]
+    if not found:
+        raise ForbiddenError(
+            f"this bridge does not call {printable(str(wanted), 200)}; whoever runs it can allow that ({option})",
+        )
+    return max(found, key=lambda entry: len(entry.path))
