@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -29,6 +30,8 @@ MS_RELATIME = 0x200000
 MNT_DETACH = 0x2
 
 PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_SET_MODE_FILTER = 1
 
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
@@ -88,6 +91,23 @@ def sethostname(name: str) -> None:
 
 def prctl(option: int, value: int) -> None:
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
+
+
+def no_new_privileges() -> None:
+    """From now on no program gives this process, or what comes of it, more rights: setuid files are ordinary ones."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def keep_capabilities(kept: int) -> None:
+    """Drop all others, by the mask ``kept``, from the bounding set: they cannot come back. See capabilities(7)."""
+    for number in range(64):
+        if not kept >> number & 1:
+            try:
+                prctl(PR_CAPBSET_DROP, number)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # the kernel knows no more
+                    return
+                raise
 
 
 def die_with_parent(signal: int) -> None:
