@@ -78,19 +78,34 @@ def test_udp_goes_out_and_its_answer_comes_back(wire: tuple[socket.socket, int])
     assert answer[28:] == b"answer"
 
 
-def test_the_resolvers_address_leads_to_the_hosts_name_server(wire: tuple[socket.socket, int]) -> None:
+def test_the_resolvers_address_leads_to_the_hosts_name_server(
+    wire: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer comes from the address that was asked, or the pod would not take it."""
     ours, tun = wire
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(5)
         port = server.getsockname()[1]
+        monkeypatch.setattr("pinnace.network.egress.DNS", port)
         egress = Egress(tun, RESOLVER, lambda: ["127.0.0.1"])
         egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")))
         _, peer = server.recvfrom(99)
         server.sendto(b"address", peer)
         answer = ours.recv(999)[VNET_HEADER:]
     assert struct.unpack_from("!II", answer, 12) == (RESOLVER, POD)
+
+
+def test_the_resolvers_address_leads_to_nothing_but_names(wire: tuple[socket.socket, int]) -> None:
+    """A host's name server is often on its loopback, and so are services that pods must not reach."""
+    _, tun = wire
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(0.3)
+        egress = Egress(tun, RESOLVER, lambda: ["127.0.0.1"])
+        egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, server.getsockname()[1]), b"hello?")))
+        with pytest.raises(TimeoutError):
+            server.recvfrom(99)
 
 
 def test_a_packet_that_is_cut_off_does_no_harm(wire: tuple[socket.socket, int]) -> None:

@@ -42,6 +42,7 @@ def apiserver_argv(
         f"--bind-address={bind}",
         f"--advertise-address={node.address}",
         f"--service-cluster-ip-range={ranges.services}",
+        "--anonymous-auth=false",  # the port is open to the site's network
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 IDLE = 60.0  # seconds without a packet, then a socket is closed
 MOST_SOCKETS = 512
+DNS = 53
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 IP_HEADER = struct.Struct("!BBHHHBBHII")
 NO_OFFLOAD = bytes(VNET_HEADER)
@@ -94,6 +95,8 @@ class Egress:
 
     def _address(self, destination: int, port: int) -> tuple[str, int]:
         if destination == self._resolver:
+            if port != DNS:
+                raise OSError("the name server is there for names alone")  # it may be on the host's own loopback
             servers = self._name_servers()
             if not servers:
                 raise OSError("the host has no name server")
@@ -105,11 +108,12 @@ class Egress:
         with self._lock:
             flow = self._flows.get(key)
             if flow is None:
+                address = self._address(*outside)
                 self._expire()
                 kind = protocol if protocol == socket.IPPROTO_ICMP else 0
                 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, kind)
                 sock.setblocking(False)
-                sock.connect(self._address(*outside))
+                sock.connect(address)
                 flow = self._flows[key] = Flow(sock=sock, protocol=protocol, inside=inside, outside=outside)
                 self._selector.register(sock, selectors.EVENT_READ, flow)
             flow.used = time.monotonic()

@@ -109,6 +109,10 @@ def kubelet_config(
         "address": node.address,
         "port": KUBELET_PORT,
         "healthzPort": 0,
+        "readOnlyPort": 0,
+        "enableProfilingHandler": False,
+        "enableDebugFlagsHandler": False,
+        "enableSystemLogHandler": False,  # files of /var/log, through whatever links a pod could put there
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},

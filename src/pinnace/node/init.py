@@ -29,7 +29,7 @@ from pinnace.node.ranks import launcher as ranks
 from pinnace.node.runtime import Requests, answer, last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
-from pinnace.spec import API_PORT, METRICS_DELAY, read_json, write_json
+from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json, write_json
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
 
@@ -188,6 +188,7 @@ class Init:
         turn, polite = (lambda: under_way.exists() or anyway(), 5) if node.tenant else (api, 0)
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
+        own.append(str(node.cluster.ranges.node(HEAD)))  # who asks is there
         usage = [self.python, "-m", "pinnace.node.usage", node.address, *own]
         late = after(METRICS_DELAY)
         self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
