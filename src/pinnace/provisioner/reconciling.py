@@ -14,6 +14,7 @@ Nothing here is done twice if it is asked twice, and what is lost is found again
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,12 @@ def is_ours(pod: Object) -> bool:
     return bool(pod["spec"].get("schedulerName") == SCHEDULER)
 
 
+def job_number(notes: Mapping[str, str]) -> int | None:
+    """The job that a pod's annotations name. Whoever makes the pod can write anything there."""
+    text = notes.get(NUMBER, "")
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
 def job_of_node(name: str) -> int | None:
     """Nodes that have joined are named after their jobs."""
     number = name.removeprefix("job-")
@@ -287,8 +294,8 @@ class _Pass:
             jobs = sorted(self.claims.get(uid, ()), key=lambda job: job.id)
             if jobs:
                 yield from self._queued(uid, pod, jobs)
-            elif NUMBER in notes:
-                yield from self._lost(uid, pod, int(notes[NUMBER]))
+            elif (number := job_number(notes)) is not None:
+                yield from self._lost(uid, pod, number)
             elif self.memory.odd_for(f"unseen {uid}", self.now) > VISIBLE:
                 yield from self._submit(uid, pod)
 
