@@ -58,6 +58,30 @@ class Provisioning:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restriction:
+    """What pods of others than the cluster's user may be (see ``controlplane.podsecurity``).
+
+    ``level`` is one of the Pod Security Standards, ``host_paths`` are the directories of the host that pods may claim;
+    they can be read, and those that are ``writable`` too can be written.
+    """
+
+    level: str
+    host_paths: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+    @staticmethod
+    def from_json(data: dict[str, Any] | None) -> Restriction | None:
+        if data is None:
+            return None
+        paths, writable = tuple(data["host_paths"]), tuple(data["writable"])
+        return Restriction(level=data["level"], host_paths=paths, writable=writable)
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        return tuple(path for path in self.host_paths if path not in self.writable)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """``cluster.json``.
 
@@ -78,6 +102,7 @@ class ClusterSpec:
     provisioning: Provisioning | None = None
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
+    restriction: Restriction | None = None
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -92,6 +117,7 @@ class ClusterSpec:
             "provisioning": asdict(self.provisioning) if self.provisioning else None,
             "made": self.made,
             "bridge": self.bridge,
+            "restriction": asdict(self.restriction) if self.restriction else None,
         }
 
     @staticmethod
@@ -100,7 +126,15 @@ class ClusterSpec:
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))
         provisioning = Provisioning.from_json(data.pop("provisioning", None))
-        return ClusterSpec(directory=directory, ranges=ranges, publish=publish, provisioning=provisioning, **data)
+        restriction = Restriction.from_json(data.pop("restriction", None))
+        return ClusterSpec(
+            directory=directory,
+            ranges=ranges,
+            publish=publish,
+            provisioning=provisioning,
+            restriction=restriction,
+            **data,
+        )
 
     @property
     def secrets(self) -> Path:
@@ -202,6 +236,11 @@ class NodeSpec:
     @property
     def is_head(self) -> bool:
         return self.index == HEAD
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether its containers may start ranks. These are processes of the host: not for pods of others."""
+        return self.tenant is not None and self.cluster.restriction is None
 
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]

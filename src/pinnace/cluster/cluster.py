@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pinnace.cluster import launching
 from pinnace.cluster.directory import Directory, Run, find_ranges, need_room, verified_binaries
 from pinnace.cluster.kubeconfig import kubectl_environment
+from pinnace.cluster.restricting import restriction
 from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
@@ -85,8 +86,13 @@ class Cluster:
         network: str | None = None,
         bridge: str | None = None,
         provisioning: Provisioning | None = None,
+        restricted: str | None = None,
+        host_paths: Iterable[str | Path] = (),
         retain: bool = False,
     ) -> None:
+        """``restricted`` is a level of the Pod Security Standards, for a cluster into which others are let, and
+        ``host_paths`` are the directories of the host that pods may claim there (see ``cluster.restricting``).
+        """
         self.name = name or f"{getpass.getuser()}-{secrets.token_hex(3)}"
         self.directory = Directory.named(self.name)
         self.place = place or (Place.ALLOCATION if "SLURM_JOB_ID" in os.environ else Place.INTERACTIVE)
@@ -97,7 +103,11 @@ class Cluster:
         self.publish = tuple(publish)
         self.network = network
         self.bridge = bridge
+        self.restriction = restriction(restricted, host_paths)
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
+        if self.provisioning and self.restriction:
+            settings = self.provisioning.settings | {"restricted": True}
+            self.provisioning = replace(self.provisioning, settings=settings)
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,6 +139,7 @@ class Cluster:
             publish=self.publish,
             provisioning=self.provisioning,
             bridge=self.bridge,
+            restriction=self.restriction,
         )
         try:
             self.directory.add_images(self.images)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pinnace.images.store import Stored
     from pinnace.network.addresses import Ranges
-    from pinnace.spec import Provisioning
+    from pinnace.spec import Provisioning, Restriction
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STANDARD_INPUT = "standard input"
@@ -126,6 +126,7 @@ class Directory:
         publish: Iterable[int] = (),
         bridge: str | None = None,
         provisioning: Provisioning | None = None,
+        restriction: Restriction | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
@@ -153,6 +154,7 @@ class Directory:
                         provisioning=provisioning,
                         made=time.time(),
                         bridge=bridge,
+                        restriction=restriction,
                     )
                 )
             except BaseException:

@@ -146,6 +146,7 @@ def kubelet_config(
         "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "staticPodPath": "",
+        "seccompDefault": node.cluster.restriction is not None,
         # What pods said outlives a node that leaves before its cluster; and no kubelet removes what is another's.
         **({"podLogsDir": str(node.cluster.pod_logs(node.name))} if node.joined else {}),
     }

@@ -21,7 +21,7 @@ from pinnace.network.door import attend
 from pinnace.node import cache, config, sealing
 from pinnace.node.conditions import after, listening
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import VOLUMES, file_system, mount_node
+from pinnace.node.mounts import VOLUMES, file_system, make_read_only, mount_node
 from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
@@ -74,7 +74,7 @@ class Init:
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             pretend()
-        added = ranks.added(self.node, os.environ) if self.node.tenant else None
+        added = ranks.added(self.node, os.environ) if self.node.has_ranks else None
         bundles = Requests(RUN / "bundles")
         self._services()
         poll = select.poll()
@@ -102,8 +102,10 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.tenant else {})
+        binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.has_ranks else {})
         mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
+        if self.node.cluster.restriction:
+            make_read_only(self.node.cluster.restriction.read_only)
         sethostname(self.node.name)
         self._environment()
 
@@ -135,7 +137,7 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        wrapper = wrapper_script(node.binary("runc"), str(RUN / "bundles"), launcher=node.tenant is not None)
+        wrapper = wrapper_script(node.binary("runc"), str(RUN / "bundles"), launcher=node.has_ranks)
         runtime = self.write("runc", wrapper, 0o755)
         cni = RUN / "cni"
         cni.mkdir()

@@ -15,4 +15,7 @@ def provisioner_argv(node: NodeSpec, python: str, scratch: str) -> list[str]:
     """The command of a node's provisioner; ``scratch`` is where the node keeps its own volumes."""
     argv = [python, "-m", "pinnace.storage.provisioner", "--kubeconfig", node.secret("storage.kubeconfig")]
     argv += ["--node", node.name, "--scratch", scratch]
-    return [*argv, *(["--shared", str(node.cluster.volumes)] if node.is_head else [])]
+    if not node.is_head:
+        return argv
+    listed = node.cluster.restriction.host_paths if node.cluster.restriction else ()
+    return [*argv, "--shared", str(node.cluster.volumes), *(f"--host-path={path}" for path in listed)]
