@@ -60,6 +60,30 @@ class Provisioning:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restriction:
+    """What pods of others than the cluster's user may be (see ``controlplane.podsecurity``).
+
+    ``level`` is one of the Pod Security Standards, ``host_paths`` are the directories of the host that pods may claim;
+    they can be read, and those that are ``writable`` too can be written.
+    """
+
+    level: str
+    host_paths: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+    @staticmethod
+    def from_json(data: dict[str, Any] | None) -> Restriction | None:
+        if data is None:
+            return None
+        paths, writable = tuple(data["host_paths"]), tuple(data["writable"])
+        return Restriction(level=data["level"], host_paths=paths, writable=writable)
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        return tuple(path for path in self.host_paths if path not in self.writable)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """``cluster.json``.
 
@@ -83,6 +107,7 @@ class ClusterSpec:
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
     bridge_options: tuple[str, ...] = ()
+    restriction: Restriction | None = None
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -100,6 +125,7 @@ class ClusterSpec:
             "made": self.made,
             "bridge": self.bridge,
             "bridge_options": list(self.bridge_options),
+            "restriction": asdict(self.restriction) if self.restriction else None,
         }
 
     @staticmethod
@@ -110,7 +136,15 @@ class ClusterSpec:
         publish = tuple(data.pop("publish"))
         data["bridge_options"] = tuple(data.get("bridge_options", ()))
         provisioning = Provisioning.from_json(data.pop("provisioning", None))
-        return ClusterSpec(directory=directory, ranges=ranges, publish=publish, provisioning=provisioning, **data)
+        restriction = Restriction.from_json(data.pop("restriction", None))
+        return ClusterSpec(
+            directory=directory,
+            ranges=ranges,
+            publish=publish,
+            provisioning=provisioning,
+            restriction=restriction,
+            **data,
+        )
 
     @property
     def secrets(self) -> Path:
@@ -222,6 +256,11 @@ class NodeSpec:
     @property
     def is_head(self) -> bool:
         return self.index == HEAD
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether its containers may start ranks. These are processes of the host: not for pods of others."""
+        return self.tenant is not None and self.cluster.restriction is None
 
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]

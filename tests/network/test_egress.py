@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pinnace.network.addresses import choose
 from pinnace.network.egress import Egress, checksum, ip_packet, udp_packet
+from pinnace.network.listening import host_address
 from pinnace.network.tun import VNET_HEADER
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 POD = int(IPv4Address("10.244.0.9"))
 LOOPBACK = int(IPv4Address("127.0.0.1"))
-RESOLVER = int(IPv4Address("10.42.255.254"))
+RANGES = choose([])
+RESOLVER = int(RANGES.resolver)
+HERE = host_address(socket.gethostname())
 
 
 def test_the_checksum_of_rfc_1071() -> None:
@@ -65,27 +69,30 @@ def frame(packet: bytes) -> memoryview:
 def test_udp_goes_out_and_its_answer_comes_back(wire: tuple[socket.socket, int]) -> None:
     ours, tun = wire
     with socket.socket(type=socket.SOCK_DGRAM) as server:
-        server.bind(("127.0.0.1", 0))
+        server.bind((HERE, 0))
         server.settimeout(5)
         port = server.getsockname()[1]
-        Egress(tun, RESOLVER, list).packet(frame(udp_packet((POD, 4000), (LOOPBACK, port), b"question")))
+        Egress(tun, RANGES, list).packet(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), port), b"question")))
         data, peer = server.recvfrom(99)
         assert data == b"question"
         server.sendto(b"answer", peer)
         answer = ours.recv(999)[VNET_HEADER:]
-    assert struct.unpack_from("!II", answer, 12) == (LOOPBACK, POD)
+    assert struct.unpack_from("!II", answer, 12) == (int(IPv4Address(HERE)), POD)
     assert struct.unpack_from("!HH", answer, 20) == (port, 4000)
     assert answer[28:] == b"answer"
 
 
-def test_the_resolvers_address_leads_to_the_hosts_name_server(wire: tuple[socket.socket, int]) -> None:
+def test_the_resolvers_address_leads_to_the_hosts_name_server(
+    wire: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer comes from the address that was asked, or the pod would not take it."""
     ours, tun = wire
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(5)
         port = server.getsockname()[1]
-        egress = Egress(tun, RESOLVER, lambda: ["127.0.0.1"])
+        monkeypatch.setattr("pinnace.network.egress.DNS", port)
+        egress = Egress(tun, RANGES, lambda: ["127.0.0.1"])
         egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")))
         _, peer = server.recvfrom(99)
         server.sendto(b"address", peer)
@@ -93,8 +100,40 @@ def test_the_resolvers_address_leads_to_the_hosts_name_server(wire: tuple[socket
     assert struct.unpack_from("!II", answer, 12) == (RESOLVER, POD)
 
 
+def test_the_resolvers_address_leads_to_nothing_but_names(wire: tuple[socket.socket, int]) -> None:
+    """A host's name server is often on its loopback, and so are services that pods must not reach."""
+    _, tun = wire
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(0.3)
+        egress = Egress(tun, RANGES, lambda: ["127.0.0.1"])
+        egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, server.getsockname()[1]), b"hello?")))
+        with pytest.raises(TimeoutError):
+            server.recvfrom(99)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "0.0.0.0"])  # noqa: S104
+def test_the_hosts_loopback_is_not_outside(wire: tuple[socket.socket, int], address: str) -> None:
+    _, tun = wire
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("0.0.0.0", 0))  # noqa: S104
+        server.settimeout(0.2)
+        egress = Egress(tun, RANGES, list)
+        egress.packet(frame(udp_packet((POD, 4000), (int(IPv4Address(address)), server.getsockname()[1]), b"hello?")))
+        with pytest.raises(TimeoutError):
+            server.recvfrom(99)
+
+
+@pytest.mark.parametrize(
+    ("address", "outside"),
+    [("198.51.100.10", True), ("10.1.2.3", True), ("10.42.7.7", False), ("10.96.3.3", False), ("10.244.9.9", False)],
+)
+def test_addresses_of_the_fabric_are_not_outside(address: str, *, outside: bool) -> None:
+    assert RANGES.is_outside(IPv4Address(address)) is outside
+
+
 def test_a_packet_that_is_cut_off_does_no_harm(wire: tuple[socket.socket, int]) -> None:
     _, tun = wire
-    egress = Egress(tun, RESOLVER, list)
+    egress = Egress(tun, RANGES, list)
     egress.packet(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]))
     egress.packet(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")))

@@ -62,8 +62,10 @@ def test_every_id_of_the_node_has_one_number_in_a_world(own: int, asked: int, la
 def test_who_asks() -> None:
     status = (
         "Name:\tsrun\nUmask:\t0027\nUid:\t200999\t200999\t200999\t200999\nGid:\t2001\t2001\t0\t0\nGroups:\t200033 7 \n"
+        "CapBnd:\t00000000a80425fb\n"
     )
-    assert identity(status, MANY, MANY) == Identity(uid=1000, gid=0, groups=(34,), umask=0o027)
+    asked = Identity(uid=1000, gid=0, groups=(34,), umask=0o027, capabilities=0xA80425FB)
+    assert identity(status, MANY, MANY) == asked
     assert node_id(2001, ONE) == 0
     with pytest.raises(ValueError, match="200000"):
         node_id(200000, ONE)
@@ -137,6 +139,8 @@ def test_sruns_options_end_with_the_first_word_that_is_none() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--nodelist=/etc/passwd", "x"], "a file of the host's"),
+        (["-x", "./hosts", "x"], "a file of the host's"),
         (["-o", "x", "y"], "-o is not for pods"),
         (["--task-prolog=/bin/sh", "y"], "it would run on the host"),
         (["--jobid=1", "y"], "the pod's own job"),

@@ -300,3 +300,10 @@ def test_a_thousand_pods_that_wait_are_looked_at_in_less_than_a_second() -> None
     pods = [pod(f"p{number}", job=number + 1) for number in range(1000)]
     jobs = [job(number + 1, JobState.PENDING, uid=f"uid-p{number}") for number in range(1000)]
     assert len(plan(world(*pods, jobs=jobs), Memory(), NOW, room=5)) == 1000
+
+
+def test_notes_that_somebody_else_wrote_stop_nothing() -> None:
+    """Whoever makes a pod can write what only we should; all other pods go on."""
+    for text in ("x", "0x7f", "-1", "9" * 5000, "\u00b2", ""):
+        forged = pod("forged", marked=True, annotations={"pinnace.dev/job": text})
+        assert plan(world(forged, pod(), jobs=[]), Memory(), NOW, room=5) == [Submit(pod=pod())]

@@ -161,3 +161,38 @@ def test_containers_that_mpiexec_starts() -> None:
     assert "mpi" not in script({})
     with pytest.raises(UsageError, match="No closing quotation"):
         script({hpk: "'"})
+
+
+HELD = Settings(restricted=True, flags=["--licence-server"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["--account=x", "-A x", "--qos=high", "--reservation=x", "--reboot", "--nodes=2", "--mail-user=x"],
+)
+def test_pods_of_a_restricted_cluster_say_what_they_need_and_no_more(text: str) -> None:
+    body = pod(annotations={"pinnace.dev/flags": text})
+    assert options(body)
+    with pytest.raises(UsageError, match="is not for pods of a restricted cluster"):
+        options(body, HELD)
+    owner = {"metadata": {"annotations": {"pinnace.dev/flags": text}}}
+    with pytest.raises(UsageError, match="is not for pods of a restricted cluster"):
+        options(pod(), HELD, [owner])
+
+
+def test_what_pods_of_a_restricted_cluster_may_say() -> None:
+    body = pod(annotations={"pinnace.dev/flags": "--time=5 --gres=gpu:1 --licence-server=a"})
+    found = options(body, HELD, [], "--account=mine")
+    assert (found["time"], found["gres"], found["licence-server"], found["account"]) == ("5", "gpu:1", "a", "mine")
+    ranks = pod(annotations={"pinnace.dev/mpi-flags": "--tag-output"})
+    with pytest.raises(UsageError, match="ranks"):
+        submission(ranks, [], HELD, cluster="c", directory=Path("/d"), python="python3")
+
+
+@pytest.mark.parametrize("operator", ["In", "NotIn"])
+def test_a_host_is_no_file(operator: str) -> None:
+    """Slurm's commands would read it."""
+    terms = [{"matchExpressions": [{"key": "pinnace.dev/host", "operator": operator, "values": ["/etc/passwd"]}]}]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    with pytest.raises(UsageError, match="no name of a host"):
+        options(pod(affinity=affinity))

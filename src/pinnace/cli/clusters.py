@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shlex
@@ -15,19 +16,21 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from pinnace.cli.durations import wait_limit_option
+from pinnace.cli.durations import Duration, wait_limit_option
 from pinnace.cli.interruption import run_script, uninterrupted
 from pinnace.cli.naming import complete_names, name_argument, pick, which_option
 from pinnace.cli.output import Steps
 from pinnace.cli.provisioning import provisioning, provisioning_options
+from pinnace.cli.restricting import restricting_options
 from pinnace.cli.slurm_options import given_options, node_count, slurm_options
-from pinnace.cluster import ksi
+from pinnace.cluster import ksi, service_accounts
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.collecting import Collector
 from pinnace.cluster.directory import Directory
 from pinnace.cluster.kubeconfig import merge, unmerge
 from pinnace.cluster.until import Reached, Until
 from pinnace.cluster.workload import Workload
+from pinnace.controlplane.api import Api
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
@@ -101,6 +104,7 @@ dry_option = click.option("--dry-run", is_flag=True, help="Only print the batch 
 @network_option
 @listen_option
 @ports_option
+@restricting_options
 @bridge_option
 @bridge_words_option
 @provisioning_options
@@ -124,6 +128,8 @@ def up(
     network: str | None,
     listen: str,
     ports: str,
+    restricted: str | None,
+    host_paths: tuple[str, ...],
     bridge: str | None,
     bridge_words: tuple[str, ...],
     pods_as_jobs: bool,
@@ -154,6 +160,8 @@ def up(
         network=network,
         listen=listen,
         ports=ports,
+        restricted=restricted,
+        host_paths=host_paths,
         bridge=bridge,
         bridge_options=bridge_words,
         provisioning=provisioning(context, pods_as_jobs=pods_as_jobs, elastic=elastic),
@@ -222,6 +230,7 @@ def _wait_for_existing(context: click.Context, limit: float | None) -> None:
 @network_option
 @listen_option
 @ports_option
+@restricting_options
 @click.option("--local", is_flag=True, help="No Slurm: this machine is the node.")
 @wait_limit_option
 @click.option(
@@ -248,6 +257,8 @@ def run(
     network: str | None,
     listen: str,
     ports: str,
+    restricted: str | None,
+    host_paths: tuple[str, ...],
     local: bool,
     wait_limit: float | None,
     output_dir: Path | None,
@@ -275,6 +286,8 @@ def run(
         network=network,
         listen=listen,
         ports=ports,
+        restricted=restricted,
+        host_paths=host_paths,
         retain=retain,
     )
     if dry_run:
@@ -427,9 +440,29 @@ def down(name: str | None) -> None:
 
 @click.command()
 @name_argument
-def kubeconfig(name: str | None) -> None:
-    """Print a cluster's kubeconfig."""
-    click.echo(pick(name).kubeconfig.read_text())
+@click.option("--for", "account", metavar="NAME", help="One for somebody else, with a role in a namespace.")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="With --for; made if it is not there. Without, NAME.")
+@click.option(
+    "--role", type=click.Choice(service_accounts.ROLES), default="edit", show_default=True, help="With --for."
+)
+@click.option("--valid", type=Duration(), default="1d", show_default=True, metavar="DURATION", help="With --for.")
+def kubeconfig(name: str | None, *, account: str | None, namespace: str | None, role: str, valid: float) -> None:
+    """Print a cluster's kubeconfig; with --for, one that you can give away.
+
+    It is that of a service account, and void when that is deleted. Roles that may create pods need a cluster that was
+    started with --restricted: in others a pod has all your rights.
+    """
+    cluster = pick(name)
+    if account is None:
+        if namespace:
+            raise UsageError("--namespace is for a kubeconfig of somebody else", hint="Say whose with --for.")
+        click.echo(cluster.kubeconfig.read_text())
+        return
+    service_accounts.require_restricted(cluster.directory.spec, role)
+    where = namespace or account
+    token = service_accounts.let_in(Api(cluster.kubeconfig), account, namespace=where, role=role, seconds=valid)
+    own = json.loads(cluster.kubeconfig.read_text())
+    click.echo(json.dumps(service_accounts.kubeconfig_for(own, account, where, token), indent=1))
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

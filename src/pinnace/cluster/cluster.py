@@ -33,6 +33,7 @@ from pinnace.cluster.directory import (
     verified_binaries,
 )
 from pinnace.cluster.kubeconfig import kubectl_environment
+from pinnace.cluster.restricting import restriction
 from pinnace.components.store import explain_no_space
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
@@ -95,8 +96,13 @@ class Cluster:
         bridge: str | None = None,
         bridge_options: Sequence[str] = (),
         provisioning: Provisioning | None = None,
+        restricted: str | None = None,
+        host_paths: Iterable[str | Path] = (),
         retain: bool = False,
     ) -> None:
+        """``restricted`` is a level of the Pod Security Standards, for a cluster into which others are let, and
+        ``host_paths`` are the directories of the host that pods may claim there (see ``cluster.restricting``).
+        """
         self.name = name or random_name(getpass.getuser())
         self.directory = Directory.named(self.name)
         self.place = place or (Place.ALLOCATION if "SLURM_JOB_ID" in os.environ else Place.INTERACTIVE)
@@ -108,7 +114,11 @@ class Cluster:
         self.network = network
         self.listen, self.ports = check_listening(listen, ports)
         self.bridge, self.bridge_options = bridge, tuple(bridge_options)
+        self.restriction = restriction(restricted, host_paths)
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
+        if self.provisioning and self.restriction:
+            settings = self.provisioning.settings | {"restricted": True}
+            self.provisioning = replace(self.provisioning, settings=settings)
         self.retain = retain
         self.slurm = Slurm()
         self._process: subprocess.Popen[bytes] | None = None
@@ -143,6 +153,7 @@ class Cluster:
             provisioning=self.provisioning,
             bridge=self.bridge,
             bridge_options=self.bridge_options,
+            restriction=self.restriction,
         )
         try:
             self.directory.add_images(self.images)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pinnace.images.store import Stored
     from pinnace.network.addresses import Ranges
-    from pinnace.spec import Provisioning
+    from pinnace.spec import Provisioning, Restriction
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STANDARD_INPUT = "standard input"
@@ -163,6 +163,7 @@ class Directory:
         bridge: str | None = None,
         bridge_options: tuple[str, ...] = (),
         provisioning: Provisioning | None = None,
+        restriction: Restriction | None = None,
     ) -> ClusterSpec:
         """Make the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
@@ -193,6 +194,7 @@ class Directory:
                         made=time.time(),
                         bridge=bridge,
                         bridge_options=bridge_options,
+                        restriction=restriction,
                     )
                 )
             except BaseException:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
 from pinnace.controlplane.placement import placement_objects
+from pinnace.controlplane.podsecurity import restriction_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +36,8 @@ def bootstrap(node: NodeSpec) -> None:
     ranges = node.cluster.ranges
     deadline = time.monotonic() + LIMIT
     create_all(api, [*root_certificate(ca), *dns_objects(ranges), *of_every_cluster()], until=deadline)
+    if node.cluster.restriction:
+        create_all(api, restriction_objects(node.cluster.restriction), until=deadline)
     if node.cluster.provisioning:
         create_all(api, placement_objects(node.cluster.provisioning), until=deadline)
     admit_nodes(api, node.cluster.ranges, until=deadline)

@@ -108,5 +108,9 @@ def probe() -> tuple[str, Object]:
     """A pod that would be a job: created without being kept, it tells whether the API decides already."""
     body = make_object("v1", "Pod", "pinnace-probe")
     body["metadata"]["annotations"] = {RUN_AS: "job"}
-    body["spec"] = {"containers": [{"name": "main", "image": "none"}]}
+    held = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}  # a restricted cluster takes it too
+    body["spec"] = {
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "main", "image": "none", "securityContext": held}],
+    }
     return "/api/v1/namespaces/default/pods?dryRun=All", body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pinnace.controlplane import podsecurity
 from pinnace.spec import API_PORT
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def apiserver_argv(
     etcd: str = ETCD_SOCKET,
     port: int = API_PORT,
     bind: str = "0.0.0.0",  # noqa: S104 - of the fabric's own namespace
+    admission: str = "",
 ) -> list[str]:
+    """``admission`` is the file of ``podsecurity.admission_configuration``, for a restricted cluster."""
     ranges, secret = node.cluster.ranges, node.secret
+    plugins = ["NodeRestriction", *(podsecurity.PLUGINS if admission else ())]
     return [
         node.binary("kube-apiserver"),
         f"--etcd-servers={etcd}",
@@ -42,8 +46,10 @@ def apiserver_argv(
         f"--bind-address={bind}",
         f"--advertise-address={node.address}",
         f"--service-cluster-ip-range={ranges.services}",
+        "--anonymous-auth=false",  # the port is open to the site's network
         "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
+        f"--enable-admission-plugins={','.join(plugins)}",
+        *([f"--admission-control-config-file={admission}"] if admission else []),
         "--allow-privileged=true",
         "--enable-aggregator-routing=true",
         "--default-not-ready-toleration-seconds=60",

@@ -85,6 +85,11 @@ class Ranges:
             return address - int(self.nodes.network_address) - 1
         return None
 
+    def is_outside(self, address: IPv4Address) -> bool:
+        """Whether an address is somebody's beyond the fabric, and not a host's own loopback either."""
+        inside = any(address in network for network in self.all)
+        return not (inside or address.is_loopback or address.is_unspecified or address.is_multicast)
+
     def to_json(self) -> dict[str, str]:
         return {"nodes": str(self.nodes), "pods": str(self.pods), "services": str(self.services)}
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from pinnace.network.tun import VNET_HEADER
@@ -22,8 +23,11 @@ from pinnace.network.tun import VNET_HEADER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.network.addresses import Ranges
+
 IDLE = 60.0  # seconds without a packet, then a socket is closed
 MOST_SOCKETS = 512
+DNS = 53
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 IP_HEADER = struct.Struct("!BBHHHBBHII")
 NO_OFFLOAD = bytes(VNET_HEADER)
@@ -70,9 +74,10 @@ class Flow:
 class Egress:
     """All flows of a node."""
 
-    def __init__(self, tun: int, resolver: int, name_servers: Callable[[], list[str]]) -> None:
+    def __init__(self, tun: int, ranges: Ranges, name_servers: Callable[[], list[str]]) -> None:
         self._tun = tun
-        self._resolver = resolver
+        self._ranges = ranges
+        self._resolver = int(ranges.resolver)
         self._name_servers = name_servers
         self._flows: OrderedDict[tuple[int, int, int, int, int], Flow] = OrderedDict()  # the longest idle first
         self._selector = selectors.DefaultSelector()
@@ -95,23 +100,29 @@ class Egress:
 
     def _address(self, destination: int, port: int) -> tuple[str, int]:
         if destination == self._resolver:
+            if port != DNS:
+                raise OSError("the name server is there for names alone")  # it may be on the host's own loopback
             servers = self._name_servers()
             if not servers:
                 raise OSError("the host has no name server")
             return servers[0], port
-        return socket.inet_ntoa(struct.pack("!I", destination)), port
+        address = IPv4Address(destination)
+        if not self._ranges.is_outside(address):
+            raise OSError("nobody outside has this address")
+        return str(address), port
 
     def _flow(self, protocol: int, inside: tuple[int, int], outside: tuple[int, int]) -> Flow:
         key = (protocol, *inside, *outside)
         with self._lock:
             flow = self._flows.get(key)
             if flow is None:
+                address = self._address(*outside)
                 self._expire()
                 kind = protocol if protocol == socket.IPPROTO_ICMP else 0
                 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, kind)
                 try:
                     sock.setblocking(False)
-                    sock.connect(self._address(*outside))
+                    sock.connect(address)
                 except OSError:
                     sock.close()
                     raise

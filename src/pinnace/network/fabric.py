@@ -51,12 +51,12 @@ table ip pinnace {{
   set inside {{ type ipv4_addr; flags interval; elements = {{ {inside} }} }}
   chain outward {{
     type nat hook prerouting priority -90;
-    ip daddr {ranges.resolver} meta l4proto tcp redirect to :{proxy_port}
+    ip daddr {ranges.resolver} tcp dport 53 redirect to :{proxy_port}
     ip daddr != @inside fib daddr type != local meta l4proto tcp redirect to :{proxy_port}
   }}
   chain outward_local {{
     type nat hook output priority -90;
-    ip daddr {ranges.resolver} meta l4proto tcp redirect to :{proxy_port}
+    ip daddr {ranges.resolver} tcp dport 53 redirect to :{proxy_port}
     ip daddr != @inside fib daddr type != local meta l4proto tcp redirect to :{proxy_port}
   }}
   chain leaving {{

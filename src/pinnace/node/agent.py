@@ -125,7 +125,7 @@ class Agent:
     def run(self) -> int:
         try:
             self.lease = lease_images(self.node)
-            if self.node.tenant:
+            if self.node.has_ranks:
                 launcher.install(self.node.scratch)
             return self._run()
         finally:
@@ -186,7 +186,8 @@ class Agent:
         if node.tenant:
             containerd = self.lease.containerd if self.lease else node.scratch / "containerd"
             helpers["tenant"] = lambda: serve_tenant(node, self.turn, containerd, left)
-            helpers["ranks"] = lambda: serve_ranks(node, keeper)
+            if node.has_ranks:
+                helpers["ranks"] = lambda: serve_ranks(node, keeper)
         try:
             self._wait(keeper, line, helpers, self.certificates.pid if self.certificates else 0)
             return self._exit_code(told) if node.tenant else 0
@@ -353,7 +354,7 @@ class Agent:
                 link = known[owner] = links.Link(node.index, owner, self.secret, records.find)
             return link
 
-        egress = Egress(tun, int(ranges.resolver), lambda: servers)
+        egress = Egress(tun, ranges, lambda: servers)
         agent = os.getppid()
 
         def serve() -> None:

@@ -3,7 +3,7 @@
 The API server asks a pod's node for its logs. The object of an ended node leads here, to the head (see
 ``provisioner.reconciling``), for as long as pods of it are there.
 
-    python -m pinnace.node.archive DIRECTORY ADDRESS CERTIFICATE KEY CA
+    python -m pinnace.node.archive DIRECTORY ADDRESS CERTIFICATE KEY CA CLIENT
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import ssl
 import sys
 from collections import deque
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pinnace.node.usage import common_name
+from pinnace.node.usage import Server, common_name
 from pinnace.provisioner.reconciling import ARCHIVE_PORT
 
 if TYPE_CHECKING:
@@ -156,12 +156,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def serve(directory: str, address: str, certificate: str, key: str, ca: str) -> None:
+def serve(directory: str, address: str, *others: str) -> None:
+    certificate, key, ca, client = others
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(certificate, key)
     Handler.directory = Path(directory)
-    server = ThreadingHTTPServer((address, ARCHIVE_PORT), Handler)
+    server = Server((address, ARCHIVE_PORT), Handler, client)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.serve_forever()
 

@@ -109,6 +109,10 @@ def kubelet_config(
         "address": node.address,
         "port": KUBELET_PORT,
         "healthzPort": 0,
+        "readOnlyPort": 0,
+        "enableProfilingHandler": False,
+        "enableDebugFlagsHandler": False,
+        "enableSystemLogHandler": False,  # files of /var/log, through whatever links a pod could put there
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
@@ -142,6 +146,7 @@ def kubelet_config(
         "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
         "staticPodPath": "",
+        "seccompDefault": node.cluster.restriction is not None,
         # What pods said outlives a node that leaves before its cluster; and no kubelet removes what is another's.
         **({"podLogsDir": str(node.cluster.pod_logs(node.name))} if node.joined else {}),
     }

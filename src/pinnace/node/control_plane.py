@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane import metrics, processes
+from pinnace.controlplane import metrics, podsecurity, processes
 from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
 from pinnace.node.conditions import after, listening, once
@@ -27,7 +28,11 @@ def add(init: Init) -> None:
     if node.cluster.seed:
         plant(Path(node.cluster.seed), ETCD)
     init.service("etcd", processes.etcd_argv(node, str(ETCD)), essential=True)
-    init.service("kube-apiserver", processes.apiserver_argv(node), essential=True)
+    admission = ""
+    if node.cluster.restriction:
+        configuration = podsecurity.admission_configuration(node.cluster.restriction)
+        admission = init.write("admission.json", json.dumps(configuration))
+    init.service("kube-apiserver", processes.apiserver_argv(node, admission=admission), essential=True)
     controllers = processes.controller_manager_argv(node)
     init.service("kube-controller-manager", controllers, essential=True, waits_for=roles)
     init.service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=roles)

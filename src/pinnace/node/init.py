@@ -23,7 +23,7 @@ from pinnace.node import cache, config, sealing
 from pinnace.node.conditions import after, listening
 from pinnace.node.environment import forget_the_rest
 from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import VOLUMES, file_system, mount_node
+from pinnace.node.mounts import VOLUMES, file_system, make_read_only, mount_node
 from pinnace.node.namespaces import IN_ORDER
 from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
@@ -31,7 +31,7 @@ from pinnace.node.ranks import launcher as ranks
 from pinnace.node.runtime import Requests, answer, last_id, wrapper_script
 from pinnace.node.services import Service, Supervisor
 from pinnace.node.wiring import wire
-from pinnace.spec import API_PORT, METRICS_DELAY, read_json, write_json
+from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json, write_json
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
 
@@ -76,7 +76,7 @@ class Init:
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             pretend()
-        added = ranks.added(self.node, os.environ) if self.node.tenant else None
+        added = ranks.added(self.node, os.environ) if self.node.has_ranks else None
         bundles = Requests(RUN / "bundles")
         self._services()
         poll = select.poll()
@@ -104,8 +104,10 @@ class Init:
         return wake, write
 
     def _mounts(self) -> None:
-        binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.tenant else {})
+        binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.has_ranks else {})
         mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
+        if self.node.cluster.restriction:
+            make_read_only(self.node.cluster.restriction.read_only)
         sethostname(self.node.name)
         self._environment()
 
@@ -137,7 +139,7 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        wrapper = wrapper_script(node.binary("runc"), str(RUN / "bundles"), launcher=node.tenant is not None)
+        wrapper = wrapper_script(node.binary("runc"), str(RUN / "bundles"), launcher=node.has_ranks)
         runtime = self.write("runc", wrapper, 0o755)
         cni = RUN / "cni"
         cni.mkdir()
@@ -190,6 +192,7 @@ class Init:
         turn, polite = (lambda: under_way.exists() or anyway(), 5) if node.tenant else (api, 0)
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
+        own.append(str(node.cluster.ranges.node(HEAD)))  # who asks is there
         usage = python_argv("pinnace.node.usage", node.address, *own, python=self.python)
         late = after(METRICS_DELAY)
         self.service("usage", usage, waits_for=lambda: late() and certificate.exists())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -27,11 +28,17 @@ MS_UNBINDABLE = 0x20000
 MS_SLAVE = 0x80000
 MS_RELATIME = 0x200000
 MNT_DETACH = 0x2
+MOUNT_ATTR_RDONLY = 0x1
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
 
 PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_SET_MODE_FILTER = 1
 
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
+SYS_MOUNT_SETATTR = 442  # of all architectures
 SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,6 +68,12 @@ def mount(source: str, target: str, filesystem: str = "", flags: int = 0, data: 
     )
 
 
+def mount_setattr(path: str, *, flags: int, attr_set: int) -> None:
+    """From Linux 5.12. With AT_RECURSIVE it is for all mounts below, too."""
+    about = struct.pack("4Q", attr_set, 0, 0, 0)  # struct mount_attr
+    _check(_libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path.encode(), flags, about, len(about)), "mount_setattr", path)
+
+
 def inotify_init1(flags: int) -> int:
     descriptor: int = _libc.inotify_init1(flags)
     _check(descriptor < 0, "inotify_init1")
@@ -88,6 +101,23 @@ def sethostname(name: str) -> None:
 
 def prctl(option: int, value: int) -> None:
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
+
+
+def no_new_privileges() -> None:
+    """From now on no program gives this process, or what comes of it, more rights: setuid files are ordinary ones."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def keep_capabilities(kept: int) -> None:
+    """Drop all others, by the mask ``kept``, from the bounding set: they cannot come back. See capabilities(7)."""
+    for number in range(64):
+        if not kept >> number & 1:
+            try:
+                prctl(PR_CAPBSET_DROP, number)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # the kernel knows no more
+                    return
+                raise
 
 
 def die_with_parent(signal: int) -> None:

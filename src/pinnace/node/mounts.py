@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.node.linux import (
+    AT_RECURSIVE,
     MNT_DETACH,
+    MOUNT_ATTR_RDONLY,
     MS_BIND,
     MS_NODEV,
     MS_NOEXEC,
@@ -22,6 +24,7 @@ from pinnace.node.linux import (
     MS_SLAVE,
     MS_UNBINDABLE,
     mount,
+    mount_setattr,
     pivot_root,
     umount2,
 )
@@ -155,6 +158,14 @@ def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None 
             step.execute()
         except OSError as error:
             raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
+
+
+def make_read_only(paths: Iterable[str]) -> None:
+    """Let directories be read in this mount namespace, and written nowhere in it. A host may lack some of them."""
+    for path in paths:
+        if Path(path).is_dir():
+            mount(path, path, flags=MS_BIND | MS_REC)
+            mount_setattr(path, flags=AT_RECURSIVE, attr_set=MOUNT_ATTR_RDONLY)
 
 
 def file_system(target: str, table: str) -> str:

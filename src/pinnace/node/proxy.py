@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from pinnace.network.accepting import raise_file_limit
@@ -68,6 +69,8 @@ def run(
             if not name_servers:
                 raise OSError("the host has no name server")
             host = name_servers[0]
+        elif not ranges.is_outside(IPv4Address(host)):  # who asks has come here directly, and not on the way out
+            raise OSError("nobody outside has this address")
         return socket.socket(), (host, port)
 
     def to_api(_accepted: socket.socket) -> Target:

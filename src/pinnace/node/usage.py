@@ -3,7 +3,7 @@
 The kubelet measures cgroups, and there is one for all here (see ``node.runtime``), so what it says of every pod is what
 the whole job uses. This counts processes instead. It answers metrics-server, which it knows by its certificate.
 
-    python -m pinnace.node.usage ADDRESS CERTIFICATE KEY CA
+    python -m pinnace.node.usage ADDRESS CERTIFICATE KEY CA CLIENT
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from pinnace.controlplane.drain import TASKS
 from pinnace.controlplane.metrics import USAGE_PATH, USAGE_PORT, USER
@@ -159,6 +160,17 @@ class Meter:
         return self._highest[pid]
 
 
+class Server(ThreadingHTTPServer):
+    """Serves one client address. Pods can reach the port, and would otherwise cost us a thread for each connection."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], client: str) -> None:
+        super().__init__(address, handler)
+        self._client = client
+
+    def verify_request(self, _request: object, client_address: Any) -> bool:
+        return bool(client_address[0] == self._client)
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers metrics-server, and nobody else."""
 
@@ -187,12 +199,12 @@ def common_name(connection: ssl.SSLSocket) -> str:
     return next((str(part[1]) for parts in subject for part in parts if part[0] == "commonName"), "")
 
 
-def serve(address: str, certificate: str, key: str, ca: str) -> None:
+def serve(address: str, certificate: str, key: str, ca: str, client: str) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(certificate, key)
     Handler.meter = Meter()
-    server = ThreadingHTTPServer((address, USAGE_PORT), Handler)
+    server = Server((address, USAGE_PORT), Handler, client)
     # The handshake is done by each connection's own thread, so that nobody who dawdles stops the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.serve_forever()

@@ -80,6 +80,33 @@ ALLOWED: dict[str, tuple[str, bool | None]] = {
     "use-min-nodes": ("", False),
     "wckey": ("", True),
 }
+# What a pod may say in a restricted cluster: what it needs. Whose account pays, before whom it runs, whom Slurm writes
+# to and what is done before it begins is its user's to say; and several hosts are of no use where there are no ranks.
+NEEDS = frozenset(
+    {
+        "constraint",
+        "contiguous",
+        "cores-per-socket",
+        "cpus-per-gpu",
+        "cpus-per-task",
+        "gpus",
+        "gpus-per-node",
+        "gres",
+        "hint",
+        "job-name",
+        "mem",
+        "mem-per-cpu",
+        "mem-per-gpu",
+        "mincpus",
+        "partition",
+        "prefer",
+        "sockets-per-node",
+        "threads-per-core",
+        "time",
+        "time-min",
+        "tmp",
+    }
+)
 _NEEDED = "the node that serves the pod needs its own"
 _FILE = "sbatch would open files of the cluster's owner"
 REFUSED = {
@@ -188,6 +215,17 @@ def _unknown(name: str) -> bool:
 def argv(options: Options) -> list[str]:
     """The other way round."""
     return [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()]
+
+
+def require_needs(options: Options, *, also: frozenset[str]) -> Options:
+    """The same options, if a pod of a restricted cluster may ask for them. ``also`` are those that the user allows."""
+    for name in options:
+        if name not in NEEDS | also:
+            raise UsageError(
+                f"--{name} is not for pods of a restricted cluster",
+                hint="The cluster's user can allow it before the start: `flags` in pods.toml.",
+            )
+    return options
 
 
 # Of two that say the same in different ways, the later counts alone.

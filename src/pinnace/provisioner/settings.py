@@ -10,6 +10,7 @@ flags = ["--comment2"]         # options of the site's own that pods may use, as
 idle_seconds = 60              # after which an elastic node leaves
 drain_seconds = 300            # before an elastic node's time limit, at which its pods have to go
 elastic = ["--cpus-per-task=4", "--mem=8G"]      # the shape of elastic nodes
+restricted = false             # pods may ask for what they need, and not of whom; true in a restricted cluster
 
 [resources]                    # Kubernetes' name = Slurm's GRES
 "example.com/fpga" = "fpga"
@@ -46,6 +47,7 @@ class Settings:
     idle_seconds: int = 60
     drain_seconds: int = 300
     elastic: list[str] = field(default_factory=list)
+    restricted: bool = False
     resources: dict[str, str] = field(default_factory=dict)
     priorities: dict[str, list[str]] = field(default_factory=dict)
 

@@ -121,6 +121,9 @@ def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given
     also = frozenset(flag.removeprefix("--") for flag in settings.flags)
     words = [*(owner["metadata"].get("annotations", {}) for owner in reversed(list(owners))),
               pod["metadata"].get("annotations", {})]  # fmt: skip
+    asked = [wishes.options(notes, also=also) for notes in words]
+    if settings.restricted:
+        asked = [flags.require_needs(options, also=also) for options in asked]
     return flags.merge(
         flags.parse(shlex.join(given), also=also, by_owner=True),
         flags.checked({"job-name": pod["metadata"]["name"]}),
@@ -128,7 +131,7 @@ def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given
         time_option(pod, settings),
         priority_options(pod, settings),
         flags.checked(where),
-        *(wishes.options(notes, also=also) for notes in words),
+        *asked,
     )
 
 
@@ -147,7 +150,7 @@ def submission(
     _, labels = selection(pod)
     agent = agent_argv(directory, "--join", "--pod", str(tenant_of(pod)), python=python)
     agent += [f"--image={name}" for name in local_images(pod)]
-    agent += mpi_words(pod, owners)
+    agent += mpi_words(pod, owners, settings)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
     agent += ["--volumes"] if claim_names(pod) else []
     return Submission(
@@ -156,12 +159,14 @@ def submission(
     )
 
 
-def mpi_words(pod: Object, owners: Sequence[Object]) -> list[str]:
+def mpi_words(pod: Object, owners: Sequence[Object], settings: Settings) -> list[str]:
     """For the agent: which containers are started by mpiexec, and with which flags. The nearest word counts."""
     words = (wishes.mpi_flags(thing["metadata"].get("annotations", {})) for thing in (pod, *owners))
     given = next((text for text in words if text is not None), None)
     if given is None:
         return []
+    if settings.restricted:
+        raise UsageError("ranks (mpi-flags) are not for pods of a restricted cluster: they are processes of the host")
     return [
         *(f"--mpi-container={container['name']}" for container in pod["spec"]["containers"]),
         f"--mpi-flags={given}",

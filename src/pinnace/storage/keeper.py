@@ -61,6 +61,8 @@ class Keeper:
     def _provision(self, claim: Object) -> None:
         name = claim["spec"]["storageClassName"]
         storage_class = self.api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
+        if storage_class.get("provisioner", self.pool.provisioner) != self.pool.provisioner:
+            return  # a claim says who is to answer it, and may say anything
         if claims.waits_for_consumer(storage_class) and not claims.selected_node(claim):
             return
         if reason := claims.refusal(claim, self.pool.provisioner):

@@ -24,6 +24,7 @@ from pinnace.controlplane.watching import Changed, Listed, end_with_thread, watc
 from pinnace.storage.claims import Pool
 from pinnace.storage.departed import Departed
 from pinnace.storage.directories import Directories
+from pinnace.storage.host_paths import HostPaths
 from pinnace.storage.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def main() -> None:
     parser.add_argument("--node", required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--shared", type=Path, help="given on the head: it looks after the shared volumes")
+    parser.add_argument("--host-path", action="append", default=[], help="that claims may have, likewise (repeat)")
     words = parser.parse_args()
     threading.excepthook = end_with_thread
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
@@ -145,6 +147,7 @@ def main() -> None:
     hands: list[Hand] = [Keeper(api, Pool(provisioner=SCRATCH, node=words.node), Directories(words.scratch))]
     if words.shared:
         hands += [Keeper(api, Pool(provisioner=SHARED), Directories(words.shared)), Departed(api)]
+        hands += [HostPaths(api, words.host_path)]
     Provisioner(hands).run(words.kubeconfig)
 
 

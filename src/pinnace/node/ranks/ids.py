@@ -14,12 +14,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Of a process, in the numbers of the node."""
+    """Of a process, in the numbers of the node. ``capabilities`` is the mask of those that it can ever have."""
 
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
     umask: int = 0o022
+    capabilities: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,6 +52,7 @@ def identity(status: str, uid_map: str, gid_map: str) -> Identity:
         gid=node_id(int(fields["Gid"][1]), gid_map),
         groups=tuple(known),
         umask=int(fields["Umask"][0], 8),
+        capabilities=int(fields["CapBnd"][0], 16),
     )
 
 

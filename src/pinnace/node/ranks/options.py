@@ -132,6 +132,8 @@ def parse(words: Sequence[str]) -> Call:
             break
         found += _long(word[2:], rest) if word.startswith("--") else _short(word[1:], rest)
     for name, value in found:
+        if name in {"nodelist", "exclude"} and "/" in str(value):
+            raise UsageError(f"srun's --{name}={value} is not for pods: srun would read a file of the host's")
         if name == "input" and not (value in {"all", "none"} or str(value).isdigit()):
             raise UsageError(f"srun's --input={value} is not for pods: {_FILES}")
     return Call(options=tuple(found), command=tuple(rest))

@@ -3,7 +3,8 @@
     python -m pinnace.node.ranks.rank FILE
 
 It enters the world that its host's companion holds, and then is the program that was asked for: with its process
-number, standard streams and signals, Slurm's own.
+number, standard streams and signals, Slurm's own. It never has more rights than whoever asked for it: the world is as
+root made it, and a setuid file of the image would be root there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.node.linux import keep_capabilities, no_new_privileges
 from pinnace.node.one_user import pretend
 from pinnace.node.ranks.entering import enter
 from pinnace.node.ranks.ids import Identity, exchange
@@ -63,7 +65,10 @@ def main(argv: list[str]) -> int:
     identity = Identity.from_json(request["identity"])
     variables = environment(request["environment"], os.environ)
     words: list[str] = request["argv"]
-    if enter(request["worlds"][host]):
+    many_users = enter(request["worlds"][host])
+    keep_capabilities(identity.capabilities)
+    no_new_privileges()
+    if many_users:
         os.setgroups([exchange(group, gid, identity.gid) for group in identity.groups])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)

@@ -1,8 +1,8 @@
 """Starts ranks for the containers of a pod that is a job: the agent's helper at the other end of the launcher.
 
-It runs on the host's network, where Slurm is. That the kernel says who asks is enough: only the pod's containers, and
-the user, can reach the socket. Nothing of a container's environment is on a command line; ranks read it from a file in
-the cluster's directory, which is the user's alone.
+It runs on the host's network, where Slurm is. Only the pod's containers, and the user, can reach the socket, and the
+kernel says who asks (``asking``). Nothing of a container's environment is on a command line; ranks read it from a file
+in the cluster's directory, which is the user's alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import queue
 import select
 import signal
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -30,8 +29,8 @@ from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
 from pinnace.network.handshake import Protocol, listener_name
 from pinnace.network.handshake import listening as handshake
+from pinnace.node.ranks import asking, launcher, options
 from pinnace.node.ranks import container as containers
-from pinnace.node.ranks import launcher, options
 from pinnace.node.ranks.entering import first_process
 from pinnace.node.ranks.ids import Identity, identity
 from pinnace.slurm import host_name
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 BACKLOG = 512
 HELLO_LIMIT = 10.0  # seconds
+ACCEPT_PAUSE = 0.1  # seconds
 MAKE_LIMIT = 600.0  # seconds for a world, with the copy of its image
 STEP_LIMIT = 120  # seconds that Slurm may take to start the companions
 END_LIMIT = 5.0  # seconds for companions to remove what they have made
@@ -78,23 +78,26 @@ class Request:
         return Path(self.argv[0]).name
 
 
-def read_request(pid: int, environment: int, first: int) -> Request:
+def read_request(peer: asking.Peer, environment: int, first: int) -> Request:
     """What a process was started with, from /proc. Its environment it has to open itself: others may not."""
-    about = Path("/proc", str(pid))
+    about = Path("/proc", str(peer.pid))
 
     def strings(content: bytes) -> list[str]:
         return [os.fsdecode(word) for word in content.split(b"\0")[:-1]]
 
-    with open(environment, "rb", closefd=False) as file:
-        variables = [entry.partition("=") for entry in strings(file.read())]
+    variables = [entry.partition("=") for entry in strings(asking.read_environment(environment))]
     maps = (Path(f"/proc/{first}/{kind}").read_text() for kind in ("uid_map", "gid_map"))
-    return Request(
-        pid=pid,
+    status = (about / "status").read_text()
+    request = Request(
+        pid=peer.pid,
         argv=tuple(strings((about / "cmdline").read_bytes())),
         environment={name: value for name, _, value in variables},
         directory=os.readlink(about / "cwd"),  # noqa: PTH115 - not a path of ours
-        identity=identity((about / "status").read_text(), *maps),
+        identity=identity(status, *maps),
     )
+    if not peer.is_described_by(status):
+        raise LaunchError("whoever asked has ended, or is another by now")
+    return request
 
 
 def step_argv(call: options.Call, task: Sequence[str], *, mpi: str | None, cpus: str | None) -> list[str]:
@@ -229,7 +232,11 @@ class Server:
 
     def serve(self, listener: socket.socket) -> None:
         while True:
-            line, _ = listener.accept()
+            try:
+                line, _ = listener.accept()
+            except OSError:  # too many files are open; those of launchers that say nothing are closed after a while
+                time.sleep(ACCEPT_PAUSE)
+                continue
             threading.Thread(target=self._attend, args=(line,), daemon=True).start()
 
     def _attend(self, line: socket.socket) -> None:
@@ -239,13 +246,17 @@ class Server:
             word, files, _, _ = socket.recv_fds(line, 1, 4)
             line.settimeout(None)
             if not word or len(files) < 4:
+                for file in files:
+                    os.close(file)
                 return
             streams = files[:3]
             code = 1
             try:
-                pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                request = read_request(pid, files[3], self.first)
-                code = self._launch(request, line, streams)
+                with contextlib.closing(asking.Peer.of(line)) as peer:
+                    request = read_request(peer, files[3], self.first)
+                    container = self._container(request.pid)
+                    peer.require_alive()
+                code = self._launch(request, container, line, streams)
             except PinnaceError as error:
                 code = error.exit_code
                 _write(streams[2], f"pinnace: {error.message}\n")
@@ -257,7 +268,7 @@ class Server:
             with contextlib.suppress(OSError):
                 line.send(bytes([code]))
 
-    def _launch(self, request: Request, line: socket.socket, streams: list[int]) -> int:
+    def _launch(self, request: Request, container: Container, line: socket.socket, streams: list[int]) -> int:
         if request.name == "srun":
             call = options.parse(request.argv[1:])
             if not call.command:
@@ -266,7 +277,6 @@ class Server:
         else:
             call, command, directory = None, [request.name, *request.argv[1:]], request.directory
         world = str(next(self.numbers))
-        container = self._container(request.pid)
         self.containers[world] = container
         file = self.files / f"{world}.json"
         try:
