@@ -187,12 +187,3 @@ def test_what_pods_of_a_restricted_cluster_may_say() -> None:
     ranks = pod(annotations={"pinnace.dev/mpi-flags": "--tag-output"})
     with pytest.raises(UsageError, match="ranks"):
         submission(ranks, [], HELD, cluster="c", directory=Path("/d"), python="python3")
-
-
-@pytest.mark.parametrize("operator", ["In", "NotIn"])
-def test_a_host_is_no_file(operator: str) -> None:
-    """Slurm's commands would read it."""
-    terms = [{"matchExpressions": [{"key": "pinnace.dev/host", "operator": operator, "values": ["/etc/passwd"]}]}]
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    with pytest.raises(UsageError, match="no name of a host"):
-        options(pod(affinity=affinity))

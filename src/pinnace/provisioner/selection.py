@@ -7,7 +7,6 @@ feature.pinnace.dev/NAME=true    --constraint
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import UsageError
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     Object = dict[str, Any]
 
-HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PARTITION, HOST, FEATURE = "pinnace.dev/partition", "pinnace.dev/host", "feature.pinnace.dev/"
 SAME_EVERYWHERE = {"kubernetes.io/os": {"linux"}, "kubernetes.io/arch": {"amd64", "arm64"}}
 
@@ -41,8 +39,6 @@ def selection(pod: Object) -> tuple[Options, dict[str, str]]:
         key, operator, values = demand["key"], demand["operator"], demand.get("values", [])
         if key == PARTITION and operator == "In":
             _set(options, "partition", values)
-        elif key == HOST and not all(HOST_NAME.fullmatch(value) for value in values):
-            raise UsageError(f"{', '.join(values)} is no name of a host")  # Slurm reads files with a / in their name
         elif key == HOST and operator == "In" and len(values) == 1:
             _set(options, "nodelist", values)
         elif key == HOST and operator == "NotIn":
