@@ -16,7 +16,7 @@ import ssl
 import sys
 import time
 
-RATE = 1000  # connections made anew in a second
+RATE = 250  # connections made anew in a second
 MODES = ("idle", "trickle", "garbage", "hello")
 
 

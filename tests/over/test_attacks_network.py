@@ -185,7 +185,7 @@ PLANT = 'mkdir -p {0}/pinnace && for name in {1}; do echo \'open("/tmp/caught", 
 def test_code_that_another_user_has_planted_is_not_run(alice: User, bob: User, where: str) -> None:
     """In /tmp of a host, where jobs begin whose directory is not there; and in a directory that is shared."""
     bob.run("sh", "-c", PLANT.format(where, " ".join(PLANTED)), on="n3")
-    bob.run("chmod", "-R", "a+rX", "/home/bob")
+    bob.run("chmod", "a+rx", "/home/bob")
     alice.run("mkdir", "-p", "/tmp/only-here")
     alice.write("hello.sh", "#!/bin/sh\nkubectl get nodes -o name\n", 0o755)
     directory = where if where != "/tmp" else "/tmp/only-here"

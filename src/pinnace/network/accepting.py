@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pinnace.network.handshake import Handshake
 
 MOST_PENDING = 512  # connections that have not proved themselves
-ACCEPTS = 64  # connections that are accepted in a row, before those that wait are looked at
+ACCEPTS = 32  # connections that are accepted in a row, before those that wait are looked at
+FLOOD_PAUSE = 0.01  # seconds between such rows while strangers come in numbers; packets need the processor more
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # there is no room for one more
 EXHAUSTED_PAUSE = 0.05  # seconds, where there are no descriptors and none can be freed
 MOST_FILES = 65536  # descriptors that are enough
@@ -112,6 +113,8 @@ class Acceptor:
 
     def look(self, timeout: float) -> None:
         """Do what is to be done, and wait no longer than this for it."""
+        if len(self._pending) > self._most // 2:
+            time.sleep(FLOOD_PAUSE)
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 self._accept()
