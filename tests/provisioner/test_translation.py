@@ -79,7 +79,7 @@ def test_selectors_that_mean_nothing_to_slurm_are_refused(selector: dict[str, st
 
 @pytest.mark.parametrize("operator", ["In", "NotIn"])
 def test_affinity_names_no_file_of_the_owners(operator: str) -> None:
-    """The API does not look at these values, and sbatch reads a list of hosts from whatever has a slash in it."""
+    """Not every version of the API looks at these, and sbatch reads a list of hosts from whatever has a slash in it."""
     expression = {"key": "pinnace.dev/host", "operator": operator, "values": ["/home/alice/.ssh/id_rsa"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

@@ -431,14 +431,12 @@ class Cluster:
         return comment == launching.tag(self.name)
 
     def _queued(self, number: int) -> Job | None:
-        """A job of our user, if Slurm knows it. A number may have been given again, to another job of anybody's.
+        """A job of our user, if Slurm knows it: numbers are given again, to anybody's jobs.
 
-        The job that was submitted for the cluster says so in its comment; an allocation that it runs in does not.
+        Its comment proves that it is the cluster's own, where there is something to cancel. An allocation that a
+        cluster was started in has none, nor have the jobs of sites that change comments.
         """
-        run = self.directory.run
-        submitted = run is not None and run.job == number
-        jobs = [job for job in self.slurm.squeue(number) if job.user == os.getuid()]
-        return next((job for job in jobs if not submitted or self._is_ours(job.comment)), None)
+        return next((job for job in self.slurm.squeue(number) if job.user == os.getuid()), None)
 
     def state(self, job: Job | None = None) -> str:
         """How its job is, in Slurm's words; ``running`` or ``gone`` where there is none."""
@@ -483,10 +481,7 @@ class Cluster:
         if self._process is not None:
             self._end_process(self._process, asked=asked)
         elif run and run.job is not None:
-            if not (asked and self._job_gone(run.job)):
-                self.slurm.cancel(run.job, ours=self._is_ours)
-                if not self._job_gone(run.job):
-                    raise SlurmError(f"job {run.job} does not end", hint=f"See `squeue -j {run.job}`.")
+            self._end_job(run.job, asked=asked)
         elif run and run.alive and run.pid is not None:
             if not asked:
                 with contextlib.suppress(ProcessLookupError):
@@ -494,6 +489,13 @@ class Cluster:
             deadline = time.monotonic() + END_LIMIT
             while run.alive and time.monotonic() < deadline:
                 time.sleep(POLL)
+
+    def _end_job(self, number: int, *, asked: bool) -> None:
+        """Wait for a job whose cluster was asked to end; cancel it otherwise, if it is the cluster's still."""
+        if asked and self._job_gone(number):
+            return
+        if self.slurm.cancel(number, ours=self._is_ours) and not self._job_gone(number):
+            raise SlurmError(f"job {number} does not end", hint=f"See `squeue -j {number}`.")
 
     def _cancel_jobs(self) -> None:
         """End what the provisioner has submitted. Nodes that run see that their head is gone; others still wait."""

@@ -351,6 +351,5 @@ def all_clusters() -> list[Directory]:
 def verified_binaries() -> dict[str, str]:
     """The path of every binary, from the store, verified."""
     stores = Stores.default(architecture())
-    return {
-        name: str(stores.binary(component, name)) for component in manifest().values() for name in component.binaries
-    }
+    found = (stores.binaries(component).items() for component in manifest().values())
+    return {name: str(path) for binaries in found for name, path in binaries}

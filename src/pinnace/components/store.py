@@ -281,9 +281,13 @@ class Stores:
 
     def binary(self, component: Component, name: str) -> Path:
         """The path of a verified binary."""
+        return self.binaries(component)[name]
+
+    def binaries(self, component: Component) -> dict[str, Path]:
+        """The paths of a component's binaries, all verified."""
         entry = self.look(component)
         if entry.state is State.INSTALLED:
-            return entry.path / name
+            return {name: entry.path / name for name in component.binaries}
         if entry.state is State.DAMAGED:
             raise ChecksumError(
                 f"{component.label} in the store is damaged: {entry.reason}", hint="Mend it with `pinnace fetch`."
