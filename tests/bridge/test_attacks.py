@@ -379,15 +379,6 @@ def test_whoever_takes_a_lease_harms_only_that_namespace(tenant: Cluster) -> Non
     assert tenant.until("the bridge to lead again", lambda: holder() == mine)
 
 
-def test_a_flood_of_objects_holds_up_no_other_namespace(tenant: Cluster) -> None:
-    """Each is worth some work: its Secret is missing, which is said in its status and looked at again."""
-    many = [slurmjob(f"flood-{n}", "true", namespace=NAMESPACE, cluster={"secret": f"s{n}"}) for n in range(300)]
-    name = tenant.alice.write("flood.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": many}))
-    tenant.kubectl("create", "-f", name)
-    works(replace(tenant, namespace="default"), "after-flood")
-    tenant.kubectl("delete", "slj", "-n", NAMESPACE, "--all", "--timeout=100s")
-
-
 def test_nothing_of_it_was_restarted(tenant: Cluster, first: str) -> None:
     """After all of the above: one bridge, which has led since the beginning, and no large one."""
     holder = holder_of(tenant)
