@@ -31,7 +31,7 @@ OFFERED, WRITABLE = "offered", "open"
 # What the level `restricted` asks of a pod, so that an attack fails for what it attacks, and for nothing else.
 DROPPED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 ORDINARY = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
-# All TCP ports of an address that are open.
+# The TCP ports of an address that are open, of those that services of a node have; the proxy's own is above.
 SCAN = """
 import asyncio, sys
 async def look(port, gate):
@@ -44,7 +44,7 @@ async def look(port, gate):
         return port
 async def main():
     gate = asyncio.Semaphore(200)
-    found = await asyncio.gather(*(look(port, gate) for port in range(1, 30000)))
+    found = await asyncio.gather(*(look(port, gate) for port in range(1, 12000)))
     print(*(port for port in found if port))
 asyncio.run(main())
 """
