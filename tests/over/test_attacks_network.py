@@ -145,7 +145,7 @@ def works(here: Namespace) -> None:
     """The API, exec, a Service and traffic between nodes."""
     address = here.address("server")
     name = f"server.{here.name}.svc.cluster.local"
-    said = here.sh("tools", f"for to in {address} {name}; do echo hello | socat -t 5 - TCP:$to:8080; done")
+    said = here.sh("tools", f"for to in {address} {name}; do echo hello | socat -t 30 - TCP:$to:8080; done")
     assert said == "hello\nhello\n"
 
 
