@@ -97,7 +97,7 @@ def network(bed: Bed, rounds: int) -> None:
 
 def component(argv: list[str]) -> str:
     """Which part of a node a command is."""
-    modules = [word for flag, word in pairwise(argv) if flag == "-m"]
+    modules = [word for flag, word in pairwise(argv) if flag == "-m" or flag.endswith("/pinnace/interpreter.py")]
     return modules[0] if modules else Path(argv[0]).name
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hmac
 import os
 import selectors
 import socket
@@ -199,7 +200,7 @@ def by_server_name(name: str, known: PairQuota, strangers: PairQuota) -> Admissi
             return strangers
         if asked is None:
             return None
-        return known if asked == name else strangers
+        return known if hmac.compare_digest(asked.encode(), name.encode()) else strangers
 
     return decide
 
