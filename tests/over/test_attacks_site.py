@@ -64,48 +64,60 @@ def refusal(jobs: Kubectl, pod: str) -> str:
     return next((entry["message"] for entry in conditions if entry.get("reason") == "SlurmRefused"), "")
 
 
-def forged_row(number: str) -> str:
-    """What squeue would print for a job of the cluster that waits, in the format that pinnace used to ask for."""
-    return "\x1f".join([number, "x", "PENDING", REST, f"pinnace:{NAME}:no-such-pod:x"])
+def forged_name(victim: str, end: str = "\n") -> str:
+    """A name that makes three rows of one, in the format that pinnace used to ask for; the second is of another job.
+
+    That one waits, and is for a pod of the cluster that does not exist: such jobs are cancelled.
+    """
+    own = f"x\x1fPENDING\x1f{REST}\x1fnothing"
+    forged = f"{victim}\x1fx\x1fPENDING\x1f{REST}\x1fpinnace:{NAME}:no-such-pod:x"
+    return f"{own}{end}{forged}{end}1\x1fx"
+
+
+@contextlib.contextmanager
+def pods(jobs: Kubectl, **bodies: str) -> Iterator[None]:
+    """Pods that are deleted whatever comes of them."""
+    try:
+        for body in bodies.values():
+            jobs.apply(body)
+        yield
+    finally:
+        jobs("delete", "pod", *bodies, "--wait=false", code=None)
 
 
 def test_a_tenant_cannot_forge_the_row_of_another_job(jobs: Kubectl) -> None:
-    """As a tenant: a job's name with a line end and a whole row in it, to have a job of alice's cancelled."""
+    """As a tenant: a job's name with line ends and a whole row in it, to have a job of alice's cancelled."""
     with job(jobs.user, "--begin=now+1hour") as victim:
-        annotations = {"slurmjob.slinky.slurm.net/job-name": f"x\n{forged_row(victim)}\n{forged_row(victim)}"}
-        jobs.apply(manifest("forger", ["true"], metadata={"annotations": annotations}))
+        annotations = {"slurmjob.slinky.slurm.net/job-name": forged_name(victim), "pinnace.dev/flags": "--hold"}
+        with pods(jobs, forger=manifest("forger", ["true"], metadata={"annotations": annotations})):
 
-        def decided() -> bool:
-            return bool(refusal(jobs, "forger")) or not lives(jobs.user, victim)
+            def decided() -> bool:
+                return bool(refusal(jobs, "forger")) or not lives(jobs.user, victim)
 
-        wait_until("the pod to be refused", decided, limit=60, interval=0.5)
-        assert "cannot be printed" in refusal(jobs, "forger")
-        assert lives(jobs.user, victim)
-    jobs("delete", "pod", "forger", "--wait=false")
+            wait_until("the pod to be refused", decided, limit=30, interval=0.5)
+            assert lives(jobs.user, victim)
+            assert "cannot be printed" in refusal(jobs, "forger")
 
 
 def test_no_name_of_a_job_in_the_queue_is_taken_for_a_row(jobs: Kubectl) -> None:
     """As somebody whose text becomes the name of a job of alice's: the parser itself, on what squeue really prints."""
+    ends = ("\n", "\x0b", "\x1c", "\x85", "\u2028")
     with contextlib.ExitStack() as stack:
-        victim = stack.enter_context(job(jobs.user, "--begin=now+1hour"))
-        for end in ("\n", "\x0b", "\x1c", "\x85", "\u2028"):
-            name = f"x{end}{forged_row(victim)}{end}{forged_row(victim)}"
-            stack.enter_context(job(jobs.user, "--begin=now+1hour", f"--job-name={name}"))
-        jobs.apply(manifest("bystander", ["true"]))
-        wait_for_phase(jobs, "bystander", "Succeeded", "Failed")
-        assert status(jobs, "bystander")["phase"] == "Succeeded", "the provisioner works on"
-        assert lives(jobs.user, victim)
-    jobs("delete", "pod", "bystander", "--wait=false")
+        victims = [stack.enter_context(job(jobs.user, "--begin=now+1hour")) for _ in ends]
+        for victim, end in zip(victims, ends, strict=True):
+            stack.enter_context(job(jobs.user, "--begin=now+1hour", f"--job-name={forged_name(victim, end)}"))
+        stack.enter_context(pods(jobs, bystander=manifest("bystander", ["sleep", "3"])))
+        wait_for_phase(jobs, "bystander", "Succeeded")  # meanwhile the queue is looked at every second
+        assert [end for victim, end in zip(victims, ends, strict=True) if not lives(jobs.user, victim)] == []
 
 
 def test_a_number_that_a_tenant_has_made_up_does_not_end_the_provisioner(jobs: Kubectl) -> None:
     """As a tenant: annotations that only the provisioner writes, and reads as numbers."""
     made_up = {"pinnace.dev/submitted-at": "never", "pinnace.dev/job": "7;8"}
-    jobs.apply(manifest("liar", ["true"], metadata={"annotations": made_up}))
-    time.sleep(1)  # it has been looked at, before the next comes
-    jobs.apply(manifest("honest", ["true"]))
-    wait_for_phase(jobs, "honest", "Succeeded")
-    jobs("delete", "pod", "liar", "honest", "--wait=false")
+    with pods(jobs, liar=manifest("liar", ["true"], metadata={"annotations": made_up})):
+        time.sleep(4)  # it has been looked at, before the next comes
+        with pods(jobs, honest=manifest("honest", ["true"])):
+            wait_until("an honest pod", lambda: status(jobs, "honest")["phase"] == "Succeeded", limit=40, interval=0.5)
 
 
 def stale_cluster(user: User, name: str, run: dict[str, Any]) -> Path:
@@ -151,14 +163,12 @@ def test_a_tenants_pod_names_no_file_that_sbatch_opens_as_alice(jobs: Kubectl) -
     """As a tenant: sbatch, which runs as alice, reads lists of hosts from files, and says what it found there."""
     jobs.user.write("secret", f"{TOKEN}\n", mode=0o600)
     shutil.chown(jobs.user.home / "secret", jobs.user.uid)
-    for name, metadata in FILE_READERS.items():
-        jobs.apply(manifest(name, ["true"], metadata=metadata))
-    for name in FILE_READERS:
-        wait_until(f"{name} to be refused", lambda name=name: bool(refusal(jobs, name)), limit=60, interval=0.5)  # type: ignore[misc]
-        said = refusal(jobs, name) + events(jobs, name)
-        assert TOKEN not in said, name
-        assert "would open files of the cluster's owner" in said, name
-    jobs("delete", "pod", *FILE_READERS, "--wait=false")
+    with pods(jobs, **{name: manifest(name, ["true"], metadata=about) for name, about in FILE_READERS.items()}):
+        for name in FILE_READERS:
+            wait_until(f"{name} to be refused", lambda name=name: bool(refusal(jobs, name)), limit=30, interval=0.5)  # type: ignore[misc]
+            said = refusal(jobs, name) + events(jobs, name)
+            assert TOKEN not in said, name
+            assert "would open files of the cluster's owner" in said, name
 
 
 def test_marks_of_strangers_in_tmp_do_not_delay_a_pod(jobs: Kubectl, bob: User) -> None:
