@@ -194,7 +194,8 @@ def test_code_that_another_user_has_planted_is_not_run(alice: User, bob: User, w
         assert result.returncode == 0, result.stdout + result.stderr
     for host in ("login", "n3"):
         assert bob.run("ls", "/tmp/caught", on=host, code=None).returncode != 0, f"alice has run bob's code on {host}"
-    bob.run("sh", "-c", f"cd {where} && rm -r {' '.join(PLANTED)}", on="n3")
+    bob.run("sh", "-c", f"cd {where} && rm -r pinnace {' '.join(PLANTED[1:])}", on="n3")
+    alice.run("rmdir", "/tmp/only-here")
 
 
 def test_no_secret_can_be_seen_from_outside(here: Namespace, bob: User) -> None:

@@ -268,20 +268,20 @@ def test_a_cluster_that_bob_has_put_where_alices_would_be_is_not_run(alice: User
     the same name there, whose programs are his.
     """
     evil = "/tmp/apart/evil"
-    tmp = alice.bed.directories.host("n1") / "tmp"
+    tmp = alice.bed.directories.host("n3") / "tmp"
     bob.pinnace("up", "--no-wait", "--name", "lured", "-w", "n2")
     try:
         plant = f"""umask 0; mkdir -p /tmp/apart/clusters; cd /tmp/apart/clusters
 cp -r ~/.local/share/pinnace/clusters/lured . && rm -rf lured/nodes/* lured/logs/*
 printf '#!/bin/sh\\necho bob was here > /home/alice/owned; sleep 5\\n' > {evil}; chmod 777 {evil}
 sed -i 's#: "/[^"]*/amd64/[^"]*"#: "{evil}"#g' lured/cluster.json; chmod -R a+rwX /tmp/apart"""
-        bob.run("sh", "-c", plant, on="n1")
+        bob.run("sh", "-c", plant, on="n3")
     finally:
         bob.pinnace("down", "lured")
     assert evil in (tmp / "apart/clusters/lured/cluster.json").read_text()
     apart = ["env", "PINNACE_HOME=/tmp/apart", "pinnace"]
     try:
-        submitted = alice.run(*apart, "up", "--no-wait", "--name", "lured", "-w", "n1", "--mem", "1G", code=None)
+        submitted = alice.run(*apart, "up", "--no-wait", "--name", "lured", "-w", "n3", "--mem", "1G", code=None)
         assert submitted.returncode == 0, submitted.stderr
         owned, log = alice.home / "owned", tmp / "apart/clusters/lured/logs/agent-0.log"
 
@@ -294,23 +294,23 @@ sed -i 's#: "/[^"]*/amd64/[^"]*"#: "{evil}"#g' lured/cluster.json; chmod -R a+rw
         assert "is not safe from other users" in log.read_text()
     finally:
         alice.run(*apart, "down", "lured", code=None)
-        bob.run("sh", "-c", "sleep 1; rm -rf /tmp/apart", on="n1", code=None)
+        bob.run("sh", "-c", "sleep 1; rm -rf /tmp/apart", on="n3", code=None)
         shutil.rmtree(tmp / "apart", ignore_errors=True)
         alice.run("rm", "-rf", "/tmp/apart")
 
 
 def test_scratch_in_which_others_can_exchange_directories_is_not_used(alice: User) -> None:
     """Where bob could rename alice's node away and put another in its place, while it starts."""
-    alice.run("sh", "-c", "mkdir /tmp/open && chmod 777 /tmp/open", on="n1")
+    alice.run("sh", "-c", "mkdir /tmp/open && chmod 777 /tmp/open", on="n3")
     try:
-        words = ["--name", "exchanged", "-w", "n1", "--mem", "1G"]
+        words = ["--name", "exchanged", "-w", "n3", "--mem", "1G"]
         result = alice.run("env", "PINNACE_SCRATCH=/tmp/open", "pinnace", "up", *words, code=None)
         alice.pinnace("down", "exchanged", code=None)
         assert result.returncode == 1
         assert "/tmp/open can be written by other users" in result.stderr
         assert "PINNACE_SCRATCH" in result.stderr
     finally:
-        alice.run("rm", "-r", "/tmp/open", on="n1")
+        alice.run("rm", "-r", "/tmp/open", on="n3")
 
 
 @pytest.mark.usefixtures("jobs")
