@@ -126,7 +126,14 @@ def test_the_hosts_loopback_is_not_outside(wire: tuple[socket.socket, int], addr
 
 @pytest.mark.parametrize(
     ("address", "outside"),
-    [("198.51.100.10", True), ("10.1.2.3", True), ("10.42.7.7", False), ("10.96.3.3", False), ("10.244.9.9", False)],
+    [
+        ("198.51.100.10", True),
+        ("10.1.2.3", True),
+        ("169.254.169.254", False),
+        ("10.42.7.7", False),
+        ("10.96.3.3", False),
+        ("10.244.9.9", False),
+    ],
 )
 def test_addresses_of_the_fabric_are_not_outside(address: str, *, outside: bool) -> None:
     assert RANGES.is_outside(IPv4Address(address)) is outside

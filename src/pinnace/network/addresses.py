@@ -86,9 +86,9 @@ class Ranges:
         return None
 
     def is_outside(self, address: IPv4Address) -> bool:
-        """Whether an address is somebody's beyond the fabric, and not a host's own loopback either."""
-        inside = any(address in network for network in self.all)
-        return not (inside or address.is_loopback or address.is_unspecified or address.is_multicast)
+        """Whether an address is somebody's beyond the fabric, and not a host's own loopback or link."""
+        own = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+        return not own and not any(address in network for network in self.all)
 
     def to_json(self) -> dict[str, str]:
         return {"nodes": str(self.nodes), "pods": str(self.pods), "services": str(self.services)}
