@@ -269,7 +269,8 @@ def test_a_cluster_that_bob_has_put_where_alices_would_be_is_not_run(alice: User
     """
     evil = "/tmp/apart/evil"
     tmp = alice.bed.directories.host("n3") / "tmp"
-    bob.pinnace("up", "--no-wait", "--name", "lured", "-w", "n2")
+    make = "from pinnace.cluster.directory import *; Directory.named('lured').create(verified_binaries())"
+    bob.run("/opt/pinnace/bin/python", "-c", make)
     try:
         plant = f"""umask 0; mkdir -p /tmp/apart/clusters; cd /tmp/apart/clusters
 cp -r ~/.local/share/pinnace/clusters/lured . && rm -rf lured/nodes/* lured/logs/*

@@ -85,7 +85,9 @@ class DirectorySource:
         path = (self._path / name).resolve()
         if not path.is_relative_to(self._path.resolve()):
             raise ValueError(f"{name!r} leads out of it")
-        if path.exists() and not path.is_file():
+        if not path.exists():
+            raise FileNotFoundError(name)
+        if not path.is_file():
             raise ValueError(f"{name!r} is no file")
         return path
 
