@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ from click.testing import CliRunner
 
 from pinnace.bridge import options, validation
 from pinnace.bridge.policy import Endpoint, ForbiddenError, Policy
-from pinnace.cli.bridge import bridge, check_options, host_directory
+from pinnace.cli.bridge import bridge, check_options, for_own_cluster, host_directory
 from pinnace.errors import UsageError
+from pinnace.network.addresses import Ranges
+from pinnace.spec import ClusterSpec, Restriction
 
 SITE = Policy(
     slurmrestd=(
@@ -135,6 +139,15 @@ def test_a_manifest_says_which_servers_are_called() -> None:
     assert isinstance(result.exception, UsageError)
     printed = CliRunner().invoke(bridge, ["--print-manifest", "image:1", "--slurmrestd", "http://slurm:6820"]).output
     assert "--slurmrestd=http://slurm:6820" in printed
+
+
+def test_where_others_are_let_in_no_job_runs_as_the_owner() -> None:
+    def spec(restriction: Restriction | None) -> ClusterSpec:
+        ranges = Ranges.within(IPv4Network("10.128.0.0/16"))
+        return ClusterSpec(name="mine", directory=Path("/x"), ranges=ranges, binaries={}, restriction=restriction)
+
+    assert for_own_cluster(Policy(), spec(None)).may_use_command_line("any")
+    assert not for_own_cluster(Policy(), spec(Restriction(level="baseline"))).may_use_command_line("any")
 
 
 def test_options_for_the_bridge_of_a_head_are_checked_before() -> None:

@@ -8,7 +8,7 @@ import posixpath
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -26,6 +26,9 @@ from pinnace.controlplane.access import Access
 from pinnace.controlplane.watching import end_with_thread
 from pinnace.errors import UsageError
 
+if TYPE_CHECKING:
+    from pinnace.spec import ClusterSpec
+
 
 @click.command()
 @click.option("--name", help="One of your clusters; without, your kubeconfig says which.")
@@ -38,7 +41,7 @@ from pinnace.errors import UsageError
     multiple=True,
     metavar="NAMESPACE",
     help="Namespaces whose jobs run as you, through Slurm's command line (repeat; * is all). "
-    "Without, all if it is a cluster of yours (--name), and none elsewhere.",
+    "Without, all if it is a cluster of yours (--name) that was not started with --restricted, and none elsewhere.",
 )
 @click.option("--no-as-me", is_flag=True, help="No job runs as you, also in a cluster of yours.")
 @click.option(
@@ -139,7 +142,7 @@ def bridge(
         if not (cluster.directory.path / "kubeconfig").exists():
             cluster.wait_ready()
         access = Access.from_file(cluster.kubeconfig)
-        policy = policy if as_me or no_as_me else replace(policy, command_line=frozenset({EVERY}))
+        policy = policy if as_me or no_as_me else for_own_cluster(policy, cluster.directory.spec)
     else:
         access = Access.from_file(kubeconfig or user_kubeconfig(), context=context)
     controller = Controller(
@@ -156,6 +159,11 @@ def bridge(
         show_partitions(controller.api, controller.slurms, controller.leading)
     click.echo(f"the bridge is ready (process {os.getpid()})", err=True)
     controller.run()
+
+
+def for_own_cluster(policy: Policy, spec: ClusterSpec) -> Policy:
+    """In a cluster of the user's own all jobs run as the user, unless it was started to let others in."""
+    return policy if spec.restriction else replace(policy, command_line=frozenset({EVERY}))
 
 
 def identity() -> Identity | None:
