@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from dataclasses import dataclass
@@ -68,13 +69,19 @@ class User:
 
 @dataclass(kw_only=True)
 class Kubectl:
-    """kubectl of a user on a cluster."""
+    """kubectl of a user on a cluster: the one that `pinnace kubectl` would become, without the time that takes."""
 
     user: User
     cluster: str
 
+    @functools.cached_property
+    def command(self) -> list[str]:
+        directory = f".local/share/pinnace/clusters/{self.cluster}"
+        about = json.loads((self.user.home / directory / "cluster.json").read_text())
+        return [about["binaries"]["kubectl"], f"--kubeconfig=/home/{self.user.name}/{directory}/kubeconfig"]
+
     def __call__(self, *words: str, code: int | None = 0, timeout: float = LIMIT) -> str:
-        return self.user.pinnace("kubectl", "--name", self.cluster, *words, code=code, timeout=timeout).stdout
+        return self.user.run(*self.command, *words, code=code, timeout=timeout).stdout
 
     def json(self, *words: str) -> Any:
         return json.loads(self(*words, "-o", "json"))

@@ -66,7 +66,7 @@ class Namespace(Kubectl):
         return self.user.bed.run(self.argv(*words), user=self.user.name, check=False, timeout=timeout, input=input)
 
     def argv(self, *words: str) -> list[str]:
-        return ["pinnace", "kubectl", "--name", self.cluster, "-n", self.name, *words]
+        return [*self.command, "-n", self.name, *words]
 
     def popen(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
         return self.user.bed.popen(self.argv(*words), user=self.user.name, **streams)
