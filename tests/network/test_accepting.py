@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import selectors
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from network.selecting import LimitedSelector
 from pinnace.network import accepting
 from pinnace.network.accepting import Acceptor
 from pinnace.network.handshake import Protocol, complete, dialling, listener_name, listening
@@ -181,3 +183,18 @@ def test_the_limit_of_files_is_raised_as_far_as_the_site_allows() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.split() == ["3000", "3000", "3000"]
     assert accepting.raise_file_limit() <= resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def test_a_kernel_that_watches_no_more_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "DefaultSelector", LimitedSelector)
+    port = Port()
+    try:
+        with monkeypatch.context() as limited:
+            limited.setattr(LimitedSelector, "full", True)
+            refused = socket.socket()
+            with refused, contextlib.suppress(ConnectionResetError):  # before connect() is done, or after
+                refused.connect(port.address)
+                assert is_reset(refused)
+        port.dial(3).close()  # it answers with its own proof
+    finally:
+        port.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
 import struct
 from ipaddress import IPv4Address
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from network.selecting import LimitedSelector
 from pinnace.network.addresses import choose
 from pinnace.network.egress import Egress, checksum, ip_packet, udp_packet
 from pinnace.network.listening import host_address
@@ -144,3 +146,18 @@ def test_a_packet_that_is_cut_off_does_no_harm(wire: tuple[socket.socket, int]) 
     egress = Egress(tun, RANGES, list)
     egress.packet(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]))
     egress.packet(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")))
+
+
+def test_a_kernel_that_watches_no_more_costs_a_packet_alone(
+    wire: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tun = wire
+    monkeypatch.setattr(selectors, "DefaultSelector", LimitedSelector)
+    egress = Egress(tun, RANGES, list)
+    with monkeypatch.context() as limited:
+        limited.setattr(LimitedSelector, "full", True)
+        egress.packet(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), 9), b"lost")))
+    monkeypatch.setattr("pinnace.network.egress.MOST_SOCKETS", 1)  # the next one makes room
+    for port in (10, 11):
+        egress.packet(frame(udp_packet((POD, port), (int(IPv4Address(HERE)), 9), b"sent")))
+    assert len(egress._flows) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import selectors
 import socket
 import ssl
 import struct
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from network.selecting import LimitedSelector
 from pinnace.network import splice
 from pinnace.network.quota import Quota
 
@@ -192,6 +194,24 @@ def test_connections_beyond_the_quota_cost_the_source_that_has_most() -> None:
         for client, server in (*idle, *more):
             client.close()
             server.close()
+
+
+def test_a_kernel_that_watches_no_more_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "DefaultSelector", LimitedSelector)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as target:
+        target.settimeout(LIMIT)
+        way = through(target.getsockname(), most=8), target
+        with monkeypatch.context() as limited:
+            limited.setattr(LimitedSelector, "full", True)
+            for _ in range(20):
+                with pytest.raises(ConnectionResetError), socket.create_connection(way[0], timeout=LIMIT) as refused:
+                    refused.recv(1)
+                target.accept()[0].close()  # it was dialled, and given up
+        client, server = joined(way)
+        client.sendall(b"hello")
+        assert server.recv(99) == b"hello"
+        client.close()
+        server.close()
 
 
 # A proxy that may have few files. Its API client is known by the name that it asks for.

@@ -145,11 +145,11 @@ class Acceptor:
         pending = Pending(sock=sock, handshake=self._handshake(), deadline=time.monotonic() + TIMEOUT)
         try:
             pending.begin()
+            self._selector.register(sock, selectors.EVENT_READ, pending)
         except (OSError, HandshakeError):
             reset(sock)
             return
         self._pending[sock.fileno()] = pending
-        self._selector.register(sock, selectors.EVENT_READ, pending)
 
     def _read(self, pending: Pending) -> None:
         if pending.sock.fileno() not in self._pending:  # dropped in the same round of events

@@ -120,14 +120,15 @@ class Egress:
                 self._expire()
                 kind = protocol if protocol == socket.IPPROTO_ICMP else 0
                 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, kind)
+                flow = Flow(sock=sock, protocol=protocol, inside=inside, outside=outside)
                 try:
                     sock.setblocking(False)
                     sock.connect(address)
+                    self._selector.register(sock, selectors.EVENT_READ, flow)
                 except OSError:
                     sock.close()
                     raise
-                flow = self._flows[key] = Flow(sock=sock, protocol=protocol, inside=inside, outside=outside)
-                self._selector.register(sock, selectors.EVENT_READ, flow)
+                self._flows[key] = flow
             self._use(key, flow)
         return flow
 

@@ -316,12 +316,15 @@ class Splicer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with contextlib.suppress(BlockingIOError):  # EINPROGRESS
                 other.connect(address)
-            pair = Pair(accepted, other, self._pipes, quota, source)
-            quota.add(source, pair)
-            self._watch(pair)
         except OSError:
             other.close()
             raise
+        pair = Pair(accepted, other, self._pipes, quota, source)
+        quota.add(source, pair)
+        try:
+            self._watch(pair)
+        except OSError:  # the kernel watches no more for us
+            self._end(pair, abruptly=True)
 
     def _find_partner(self, accepted: socket.socket, partner: Partner) -> tuple[socket.socket, Address]:
         while True:
@@ -352,16 +355,14 @@ class Splicer:
                     self._end(pair, abruptly=True)
                     return
                 pair.connecting = False
-            moved = self._pump(pair)
+            if self._pump(pair):
+                pair.quota.touch(pair.source, pair)
+            if pair.done:
+                self._end(pair, abruptly=False)
+            else:
+                self._watch(pair)
         except OSError:
             self._end(pair, abruptly=True)
-            return
-        if pair.done:
-            self._end(pair, abruptly=False)
-            return
-        if moved:
-            pair.quota.touch(pair.source, pair)
-        self._watch(pair)
 
     def _pump(self, pair: Pair) -> bool:
         """Move what can be moved. Where there is no descriptor for a pipe, one that holds some has to go."""
