@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -18,8 +20,19 @@ from testbed.state import Directories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Not the default: whoever develops on this machine may have a bed of their own up.
-TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest"))
+# Not the default: whoever develops on this machine may have a bed of their own up. Every pytest-xdist worker has one.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest") + WORKER)
+
+
+@contextlib.contextmanager
+def one_worker_at_a_time() -> Iterator[None]:
+    """While that is made which the beds of all workers share: packages, the accounting database, wheels."""
+    cache = Directories().cache
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +48,9 @@ def bed() -> Iterator[Bed]:
     if os.geteuid() != 0:
         pytest.fail("the bed needs root: run `make test` as root")
     directories = Directories(state=TEST_STATE)
-    Bed(directories).down()
-    bed = Bed.up(Plan(hosts=3, fast=True), directories)
+    with one_worker_at_a_time():
+        Bed(directories).down()
+        bed = Bed.up(Plan(hosts=3, fast=True), directories)
     yield bed
     bed.down()
 

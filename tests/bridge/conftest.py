@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from bridge import s3_server
+from conftest import one_worker_at_a_time
 from over.conftest import PROJECT, Kubectl, User, make_user
 from testbed.software import install
 
@@ -30,7 +31,8 @@ Object = dict[str, Any]
 
 @pytest.fixture(scope="session")
 def site(bed: Bed, real_store: Path) -> Bed:
-    install(bed, PROJECT, share=real_store.parent, extras="[s3]")
+    with one_worker_at_a_time():
+        install(bed, PROJECT, share=real_store.parent, extras="[s3]")
     return bed
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conftest import one_worker_at_a_time
 from testbed.images import build_image
 from testbed.software import install
 
@@ -93,7 +94,8 @@ class Kubectl:
 @pytest.fixture(scope="session")
 def site(bed: Bed, real_store: Path) -> Bed:
     """The bed with pinnace installed for all its users, and the test images in everybody's home."""
-    install(bed, PROJECT, share=real_store.parent)
+    with one_worker_at_a_time():
+        install(bed, PROJECT, share=real_store.parent)
     return bed
 
 
