@@ -16,6 +16,7 @@ import pytest
 
 from pinnace.network.handshake import Protocol, complete, listener_name, listening
 from pinnace.network.links import LENGTH, Link, receive_to_tun, send_from_tun
+from pinnace.network.lookup import Lookup
 from pinnace.network.tun import FRAME, VNET_HEADER
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def arrives(link: Link, peer: Peer, payload: bytes) -> bool:
 
 def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer) -> None:
     """Those from before the link was made are not lost."""
-    link = Link(0, 1, SECRET, lambda _: peer.address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
     for number in range(100):
         link.send(frame(f"frame {number:4}".encode()))
     assert peer.tun.read(1000) == b"".join(f"frame {number:4}".encode() for number in range(100))
@@ -116,7 +117,7 @@ def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer) -> None:
 
 def test_a_peer_that_is_late_gets_what_has_waited() -> None:
     addresses: dict[int, tuple[str, int]] = {}
-    link = Link(0, 1, SECRET, addresses.get)
+    link = Link(0, 1, SECRET, Lookup(addresses.get))
     link.send(frame(b"early"))
     time.sleep(0.2)
     peer = start_peer()
@@ -127,7 +128,7 @@ def test_a_peer_that_is_late_gets_what_has_waited() -> None:
 
 def test_large_frames_arrive_whole(peer: Peer) -> None:
     """More at once than fits the sockets: the link holds the sender up, and never cuts a frame."""
-    link = Link(0, 1, SECRET, lambda _: peer.address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
     assert arrives(link, peer, b"first")
     os.set_blocking(peer.tun.fileno(), True)
     payload = os.urandom(60_000)
@@ -152,7 +153,7 @@ def test_a_link_is_made_again_after_the_peer_restarts(*, elsewhere: bool) -> Non
     """At the same port, as when its helper died; at another, as when its node did."""
     peer = start_peer()
     address = peer.address
-    link = Link(0, 1, SECRET, lambda _: address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: address))
     assert arrives(link, peer, b"before")
     peer.kill()
     for _ in range(5):
@@ -168,7 +169,7 @@ def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> No
     """It takes the handshake and is gone before it has read anything."""
     silent = socket.create_server(("127.0.0.1", 0))
     address = silent.getsockname()
-    link = Link(0, 1, SECRET, lambda _: address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: address))
 
     def hang_up() -> None:
         sock, _ = silent.accept()
@@ -191,7 +192,7 @@ def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> No
 def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
-    link = Link(0, 1, SECRET, lambda _: address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: address))
     link.send(frame(b"first"))
     sock, _ = listener.accept()
     answer(sock, address)
@@ -214,7 +215,7 @@ def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender() -> No
 
 def test_a_stranger_gets_no_frame_through() -> None:
     peer = start_peer(secret=b"x" * 32)
-    link = Link(0, 1, SECRET, lambda _: peer.address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
     for _ in range(10):
         link.send(frame(b"secret"))
         time.sleep(0.02)
@@ -248,7 +249,7 @@ def test_frames_that_come_in_pieces_are_put_together() -> None:
 
 
 def test_packets_from_the_device_go_by_their_destination(peer: Peer) -> None:
-    link = Link(0, 1, SECRET, lambda _: peer.address)
+    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
     device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     others: list[bytes] = []
     threading.Thread(

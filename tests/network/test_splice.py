@@ -196,6 +196,21 @@ def test_connections_beyond_the_quota_cost_the_source_that_has_most() -> None:
             server.close()
 
 
+def test_urgent_data_does_not_stop_what_comes_after_it(way: tuple[tuple[str, int], socket.socket]) -> None:
+    """splice(2) does not go past it, and would be asked again and again. The urgent byte itself is left out."""
+    client, server = joined(way)
+    client.sendall(b"before")
+    assert server.recv(99) == b"before"
+    client.send(b"!", socket.MSG_OOB)
+    client.sendall(b"after")
+    client.shutdown(socket.SHUT_WR)
+    assert everything(server) == b"after"
+    server.sendall(b"answer")
+    assert client.recv(99) == b"answer"
+    client.close()
+    server.close()
+
+
 def test_a_kernel_that_watches_no_more_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selectors, "DefaultSelector", LimitedSelector)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as target:
@@ -284,3 +299,17 @@ def test_strangers_at_the_api_are_not_in_the_way_of_its_user(first: bytes) -> No
         process.stdout.close()
         for sock in held:
             sock.close()
+
+
+def test_a_stranger_who_will_not_say_more_is_refused_at_once() -> None:
+    """The kernel says that there is something to read for as long as such a connection is held."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    splicer = splice.Splicer()
+    admission = splice.by_server_name("known.example", Quota(20), Quota(10))
+    splicer.listen_for_tls(listener, lambda _: (socket.socket(), NO_ONE), admission)
+    threading.Thread(target=splicer.run, daemon=True).start()
+    with socket.create_connection(listener.getsockname(), timeout=splice.GREETING_LIMIT / 2) as client:
+        client.sendall(b"\x16")
+        client.shutdown(socket.SHUT_WR)
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)

@@ -32,7 +32,14 @@ def in_records(message: bytes, size: int) -> bytes:
 def test_the_name_that_a_client_asks_for(name: str) -> None:
     assert server_name(first_message(name)) == name
     assert server_name(first_message(name) + b"what follows") == name
-    assert server_name(in_records(first_message(name), 50)) == name
+    assert server_name(in_records(first_message(name), 100)) == name
+
+
+def test_a_message_in_very_many_pieces_is_not_waited_for() -> None:
+    """It would be put together anew whenever a byte comes."""
+    for count in (20, 60, 2000):
+        with pytest.raises(NotTlsError, match="too many pieces"):
+            server_name(in_records(first_message("kubernetes"), 1)[: count * 6])
 
 
 def test_a_client_may_ask_for_none() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pinnace.errors import UsageError
+from pinnace.node.mountinfo import mount_points
 from pinnace.node.ranks import launcher, options, world
-from pinnace.node.ranks.container import TASKS, Kind, describe, host_path, layers, mount_points
+from pinnace.node.ranks.container import TASKS, Kind, describe, host_path, layers
 from pinnace.node.ranks.ids import Identity, exchange, exchanged, identity, node_id
 from pinnace.node.ranks.rank import environment, find
 from pinnace.node.ranks.server import companion_argv, default_mpi, step_argv
@@ -78,6 +79,8 @@ def test_what_a_path_of_the_node_is_on_its_host() -> None:
     assert host_path(f"{PODS}/containers/x", node, host) == "/tmp/pinnace-2001-x/kubelet/pods/u/containers/x"
     assert host_path(f"{PODS}/volumes/kubernetes.io~secret/s", node, host) is None
     assert mount_points("1 0 8:1 / /with\\040space rw - ext4 x rw")[0].target == "/with space"
+    for name in ("\x0b", "\x85", "\u2028", "\udcff"):  # the last is a byte that is no text
+        assert mount_points(f"1 0 8:1 / /tmp/{name} rw - fuse x rw\n")[0].target == f"/tmp/{name}"
 
 
 def test_a_container_is_described_by_what_others_say_of_it() -> None:

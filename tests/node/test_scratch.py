@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from pinnace.errors import UnsafePathError
 from pinnace.node import scratch
 from pinnace.node.cache import file_system
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UID = 12345
 
@@ -42,6 +40,22 @@ def test_what_a_dead_node_left_is_swept_and_nothing_else(tmp_path: Path) -> None
     assert not dead.exists()
     assert other.exists()
     assert precious.exists()
+
+
+def test_nobody_can_take_the_name_of_a_directory_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user sees the first name the moment it is there, and makes the one that it seems to become."""
+    original = tempfile.mkdtemp
+
+    def seen(prefix: str, dir: Path) -> str:  # noqa: A002 - as tempfile has it
+        made = original(prefix=prefix, dir=dir)
+        (tmp_path / Path(made).name.removeprefix(".")).touch()
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", seen)
+    assert scratch.make(tmp_path, UID).is_dir()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_place_in_which_others_can_exchange_directories_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,3 +85,30 @@ def test_a_service_that_is_stopped_stays_so(tmp_path: Path) -> None:
     wait_until("it to end", lambda: process.poll() is not None, limit=60)
     supervisor.tick()
     assert supervisor.report() == []
+
+
+NO_PROCESSES = """
+import os, resource, sys, time
+from pathlib import Path
+from pinnace.node import services
+os.setuid(64321)
+supervisor = services.Supervisor(lambda: None)
+supervisor.add(services.Service(name="short", argv=["true"], log=Path("/dev/null")))
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 100))
+supervisor.tick()
+print(supervisor.report()[0]["state"], supervisor.report()[0]["last_end"])
+resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+time.sleep(services.BACK_OFF[0])
+supervisor.tick()
+print(supervisor.report()[0]["state"])
+"""
+
+
+@pytest.mark.bed
+def test_a_service_for_which_there_is_no_process_is_started_later() -> None:
+    """The limit holds for all processes of a user, also those that pods have made."""
+    done = subprocess.run([sys.executable, "-c", NO_PROCESSES], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines() == [
+        "restarting could not be started: Resource temporarily unavailable",
+        "running",
+    ]

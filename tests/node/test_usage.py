@@ -19,7 +19,7 @@ def process(pid: int, parent: int, mounts: str, *, cpu: float = 0, private: int 
 
 def test_a_process_is_parsed_whatever_its_name() -> None:
     stat = "7 (a) b (c) S 3 " + " ".join(["0"] * 9) + " 100 20 3 7 " + " ".join(["0"] * 4) + " 500 0"
-    status = "Name:\ta\nRssAnon:\t 10 kB\nRssFile:\t 2 kB\nRssShmem:\t 1 kB\n"
+    status = "Name:\ta\x0bRss\nRssAnon:\t 10 kB\nRssFile:\t 2 kB\nRssShmem:\t 1 kB\n"
     parsed = parse_process(7, stat, status, "mnt:[1]")
     assert (parsed.parent, parsed.cpu, parsed.started) == (3, 1.3, 5.0)
     assert (parsed.private, parsed.shared) == (10 << 10, 3 << 10)

@@ -26,10 +26,11 @@ from pinnace.network.tun import FRAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Address = tuple[str, int]
+    from pinnace.network.lookup import Address, Lookup
 
 LENGTH = struct.Struct("!I")
-WAITING_FRAMES = 256  # kept while a link is being made; more are dropped, as on any wire
+WANTED_BYTES = 1 << 18  # kept while a peer is looked for; what comes beyond is dropped, as on any wire
+DIALLING_BYTES = 1 << 22  # the same while it is dialled
 BACK_OFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
 GIVE_UP = 30.0  # seconds of dialling in vain, then until the next frame
 PATIENCE = 200  # milliseconds that a full link may hold up the node before packets for it are dropped
@@ -41,31 +42,55 @@ CONNECTIONS_PER_PEER = 4  # one for packets, one that watches the head, and thos
 class Link:
     """The way to one peer."""
 
-    def __init__(self, index: int, peer: int, secret: bytes, find: Callable[[int], Address | None]) -> None:
+    def __init__(self, index: int, peer: int, secret: bytes, lookup: Lookup) -> None:
         self.peer = peer
         self._index = index
         self._secret = secret
-        self._find = find
+        self._lookup = lookup
         self._socket: socket.socket | None = None
-        self._waiting: deque[bytes] = deque(maxlen=WAITING_FRAMES)
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._rest = b""
         self._lock = threading.Lock()
+        self._wanted = False  # the peer is looked for, or dialled
         self._dialling = False
 
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the link is full; keep it for a moment if there is no link yet."""
         sock = self._socket
         if sock is None:
-            with self._lock:
-                self._waiting.append(bytes(frame))
-                if not self._dialling:
-                    self._dialling = True
-                    threading.Thread(target=self._dial, daemon=True, name=f"dial-{self.peer}").start()
+            self._wait(frame)
             return
         try:
             self._send(sock, frame)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: it was closed between two system calls
             self.close()
+
+    def _wait(self, frame: memoryview) -> None:
+        """Keep a frame for the connection that is being made, or that is wanted from now on."""
+        with self._lock:
+            most = DIALLING_BYTES if self._dialling else WANTED_BYTES
+            if self._waiting_bytes + len(frame) <= most:
+                self._waiting.append(bytes(frame))
+                self._waiting_bytes += len(frame)
+            wanted, self._wanted = self._wanted, True
+        if not wanted:
+            self._lookup.want(self)
+
+    def found(self) -> None:
+        """The peer has said where it is."""
+        self._dialling = True
+        try:
+            threading.Thread(target=self._dial, daemon=True, name=f"dial-{self.peer}").start()
+        except RuntimeError:  # no thread is to be had
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Drop what has waited. The next frame begins anew."""
+        with self._lock:
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._dialling = self._wanted = False
 
     def _send(self, sock: socket.socket, frame: memoryview) -> None:
         if self._rest and not self._flush(sock):
@@ -103,24 +128,17 @@ class Link:
             sock.close()
 
     def _dial(self) -> None:
-        """Make the connection, whatever happens on the way, and send what has waited.
-
-        Nobody is dialled for ever: a peer that never comes, or that no node has the address of, would cost a thread
-        each. The next frame begins anew.
-        """
-        deadline = time.monotonic() + GIVE_UP
-        attempt = 0
-        while time.monotonic() < deadline:
-            try:
-                self._begin(self._connect())
-            except (OSError, HandshakeError):
+        """Make the connection, whatever happens on the way, and send what has waited. Nobody is dialled for ever."""
+        deadline, attempt = time.monotonic() + GIVE_UP, 0
+        try:
+            while time.monotonic() < deadline and (address := self._lookup.find(self.peer)):
+                with contextlib.suppress(OSError, HandshakeError):
+                    self._begin(self._connect(address))
+                    return
                 time.sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
                 attempt += 1
-            else:
-                return
-        with self._lock:
-            self._waiting.clear()
-            self._dialling = False
+        finally:
+            self.give_up()
 
     def _begin(self, sock: socket.socket) -> None:
         """Use a connection from now on. The peer may be gone again before it has read what waited for it."""
@@ -129,14 +147,14 @@ class Link:
             try:
                 while self._waiting:
                     sock.sendall(self._waiting[0])
-                    self._waiting.popleft()
-            except OSError:
+                    self._waiting_bytes -= len(self._waiting.popleft())
+                sock.setblocking(False)
+                self._socket = sock
+                threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
+            except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
+                self._socket = None
                 sock.close()
-                raise
-            sock.setblocking(False)
-            self._socket = sock
-            self._dialling = False
-        threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
+                raise OSError("the connection cannot be used") from error
 
     def _watch(self, sock: socket.socket) -> None:
         """Give a connection up when its other end does, not when the next frames are lost: another node may follow."""
@@ -146,10 +164,7 @@ class Link:
         if self._socket is sock:
             self.close()
 
-    def _connect(self) -> socket.socket:
-        address = self._find(self.peer)
-        if address is None:
-            raise OSError(f"node {self.peer} has not said where it is")
+    def _connect(self, address: Address) -> socket.socket:
         sock = socket.create_connection(address, timeout=5)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import hmac
 import os
+import select
 import selectors
 import socket
 import struct
@@ -39,6 +40,7 @@ SO_ORIGINAL_DST = 80
 CHUNK = 1 << 20
 PIPE = 1 << 20
 F_SETPIPE_SZ = 1031
+ROUNDS = 8  # of a pipe's size each that a connection may move in a row, while others wait
 SPARE_PIPES = 64  # kept open for the next that needs one
 MOST_GREETING = 512  # TLS clients that have not said yet whom they want
 GREETING_LIMIT = 10.0  # seconds for that
@@ -87,9 +89,9 @@ class Half:
     closed: bool = False  # and the sink has been told
 
     def pump(self) -> bool:
-        """Move as much as goes without waiting. Whether anything moved."""
+        """Move what goes without waiting, and not so much that others wait for long. Whether anything moved."""
         any_moved = False
-        while not self.closed:
+        for _ in range(0 if self.closed else ROUNDS):
             moved = 0
             if not self.finished:
                 moved = self._fill()
@@ -99,12 +101,28 @@ class Half:
                 self.closed = True
                 with contextlib.suppress(OSError):
                     self.sink.shutdown(socket.SHUT_WR)
-            if not moved:
+            any_moved |= moved > 0
+            if not moved or self.closed:
                 break
-            any_moved = True
         if not self.held:
             self.release()
         return any_moved
+
+    def copy(self) -> bool:
+        """Read a little where splice(2) does not: it stops before urgent data for good, recv(2) goes on behind it.
+
+        Whether there was anything to read, were it the end.
+        """
+        if self.finished or self.held:
+            return False
+        self.pipe = self.pipe or self.pipes.take()
+        try:
+            self.held = os.write(self.pipe[1], self.source.recv(select.PIPE_BUF))  # so much goes into a pipe at once
+        except BlockingIOError:
+            self.release()
+            return False
+        self.finished = not self.held
+        return True
 
     def release(self) -> None:
         """Give the pipe back."""
@@ -187,6 +205,7 @@ class Greeting:
     partner: Partner
     admission: Admission
     deadline: float = field(default_factory=lambda: time.monotonic() + GREETING_LIMIT)
+    seen: int = 0  # bytes that were there at the last look
     ended: bool = False
 
 
@@ -276,8 +295,12 @@ class Splicer:
         sock = greeting.sock
         try:
             first = sock.recv(LONGEST, socket.MSG_PEEK)
-            quota = greeting.admission(first) if first else None
-            if not first or (quota is None and len(first) >= LONGEST):
+            if len(first) <= greeting.seen:  # it will not say more
+                self._refuse(greeting)
+                return
+            greeting.seen = len(first)
+            quota = greeting.admission(first)
+            if quota is None and len(first) >= LONGEST:
                 self._refuse(greeting)
                 return
             # Be woken by more than what is there, not again by the same.
@@ -371,6 +394,8 @@ class Splicer:
             try:
                 for half in pair.halves:
                     moved |= half.pump()
+                if moved or not sum(half.copy() for half in pair.halves):
+                    return moved
             except OSError as error:
                 victim = pair.quota.victim()
                 if error.errno not in EXHAUSTED:
@@ -379,8 +404,6 @@ class Splicer:
                     if victim is None or victim is pair:
                         raise
                     self._end(victim, abruptly=True)
-            else:
-                return moved
 
     def _end(self, pair: Pair, *, abruptly: bool) -> None:
         pair.quota.discard(pair.source, pair)

@@ -21,6 +21,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,13 @@ from pinnace.network import links, listening
 from pinnace.network.accepting import raise_file_limit
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
+from pinnace.network.lookup import Lookup
 from pinnace.network.splice import BACKLOG
 from pinnace.node import arrival, cache, checks, namespaces, proxy, scratch, turns
 from pinnace.node.certificates import Certificates
-from pinnace.node.helpers import fork
+from pinnace.node.helpers import fork, fork_again
 from pinnace.node.init import AT_ONCE, END, Init
+from pinnace.node.mountinfo import mount_table
 from pinnace.node.ranks import launcher
 from pinnace.node.records import Records
 from pinnace.node.services import describe_end
@@ -74,7 +77,7 @@ def allocated(environment: Mapping[str, str]) -> Share:
 def lease_images(node: NodeSpec) -> cache.Lease | None:
     """A directory with the images of earlier clusters, if they may stay on this host."""
     pool = cache.place(os.environ, os.getuid())
-    if not pool or not cache.prepare(pool, scratch.mount_table()):
+    if not pool or not cache.prepare(pool, mount_table()):
         return None
     return cache.take(pool, cache.fitting(node.binary("containerd"), str(namespaces.given_ids())))
 
@@ -292,7 +295,7 @@ class Agent:
             if name := running.pop(pid, None):
                 say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
                 time.sleep(HELPER_PAUSE)
-                running[fork(helpers[name])] = name
+                running[fork_again(helpers[name])] = name
 
     def _watch_time(self, job: int, agent: int) -> None:
         """End the cluster in order before its job's time is over."""
@@ -340,7 +343,7 @@ class Agent:
         raise_file_limit()
         node, ranges = self.node, self.node.cluster.ranges
 
-        records = Records(node.cluster.directory / "nodes")
+        lookup = Lookup(Records(node.cluster.directory / "nodes").find)
         known: dict[int, links.Link] = {}
 
         def route(destination: int) -> links.Link | links.Discard | None:
@@ -351,22 +354,26 @@ class Agent:
                 return links.Discard()
             link = known.get(owner)
             if link is None:
-                link = known[owner] = links.Link(node.index, owner, self.secret, records.find)
+                link = known[owner] = links.Link(node.index, owner, self.secret, lookup)
             return link
 
         egress = Egress(tun, ranges, lambda: servers)
         agent = os.getppid()
 
         def serve() -> None:
-            links.serve(
-                links_at,
-                self.secret,
-                index=node.index,
-                address=self.host_address,
-                last_index=ranges.last_index,
-                tun=tun,
-                stop=lambda: os.kill(agent, ASKED),
-            )
+            try:
+                links.serve(
+                    links_at,
+                    self.secret,
+                    index=node.index,
+                    address=self.host_address,
+                    last_index=ranges.last_index,
+                    tun=tun,
+                    stop=lambda: os.kill(agent, ASKED),
+                )
+            finally:  # a node that only sends is of no use; the agent starts the helper again
+                traceback.print_exc()
+                os._exit(1)
 
         threading.Thread(target=serve, daemon=True, name="links").start()
         links.send_from_tun(tun, route, egress.packet)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from pinnace import ownership
 from pinnace.errors import UsageError
 from pinnace.node import bolt, scratch
+from pinnace.node.mountinfo import mount_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,10 +112,9 @@ def is_ours(pool: Path) -> bool:
 
 
 def file_system(device: int, mountinfo: str) -> str:
-    """The type of a mounted file system, by its device; empty if it is not known. See proc(5) for the format."""
+    """The type of a mounted file system, by its device; empty if it is not known."""
     number = f"{os.major(device)}:{os.minor(device)}"
-    lines = (line.split(" ") for line in mountinfo.split("\n") if line)
-    return next((words[words.index("-") + 1] for words in lines if words[2] == number), "")
+    return next((point.filesystem for point in mount_points(mountinfo) if point.device == number), "")
 
 
 def take(pool: Path, fits: list[str]) -> Lease:

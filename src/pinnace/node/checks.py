@@ -230,17 +230,18 @@ def compared_clock(skew: float) -> Check:
 
 def trial(base: Path) -> list[Check]:
     """Make a node, as an agent does, and see how far it gets."""
-    directory = scratch.make(base, os.getuid())
     try:
+        directory = scratch.make(base, os.getuid())
         keeping = namespaces.Keeping(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
-        keeper, line = namespaces.start(lambda line: _try_inside(line, directory), keeping)
-        with line:
-            heard = line.recv(1 << 16)
-        os.waitpid(keeper, 0)
+        try:
+            keeper, line = namespaces.start(lambda line: _try_inside(line, directory), keeping)
+            with line:
+                heard = line.recv(1 << 16)
+            os.waitpid(keeper, 0)
+        finally:
+            scratch.remove(directory)
     except (OSError, namespaces.NamespaceError) as error:
         return [failed("node", str(error), f"{ADMINISTRATORS}; they will know the cause.")]
-    finally:
-        scratch.remove(directory)
     if not heard:
         return [failed("node", "its first process ended", "The lines above say why.")]
     return [Check(**about | {"state": State(about["state"])}) for about in json.loads(heard)]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING
 
 from pinnace.node.linux import die_with_parent
+from pinnace.node.services import NO_PROCESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+NO_PROCESS_PAUSE = 0.5  # seconds between attempts, where there is no process to be had
+NO_PROCESS_LIMIT = 60.0  # seconds after which a node cannot go on without
 
 
 def fork(work: Callable[[], None]) -> int:
@@ -31,3 +36,15 @@ def fork(work: Callable[[], None]) -> int:
             sys.stderr.flush()
             os._exit(code)
     return pid
+
+
+def fork_again(work: Callable[[], None]) -> int:
+    """The same for something that has run before. Pods may have made all processes that the site allows the user."""
+    deadline = time.monotonic() + NO_PROCESS_LIMIT
+    while True:
+        try:
+            return fork(work)
+        except OSError as error:
+            if error.errno not in NO_PROCESS or time.monotonic() > deadline:
+                raise
+            time.sleep(NO_PROCESS_PAUSE)

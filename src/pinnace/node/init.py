@@ -29,7 +29,7 @@ from pinnace.node.one_user import pretend
 from pinnace.node.pacing import paced
 from pinnace.node.ranks import launcher as ranks
 from pinnace.node.runtime import Requests, answer, last_id, wrapper_script
-from pinnace.node.services import Service, Supervisor
+from pinnace.node.services import NO_PROCESS, Service, Supervisor
 from pinnace.node.wiring import wire
 from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json, write_json
 from pinnace.storage import provisioner_argv
@@ -90,7 +90,7 @@ class Init:
                     self._obey()
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
-                        self.background(partial(answer, request, added))
+                        self._answer(partial(answer, request, added))
                 else:
                     os.read(wake, 4096)
             self._reap()
@@ -252,6 +252,16 @@ class Init:
                 os._exit(1)
             os._exit(0)
         return pid
+
+    def _answer(self, work: Callable[[], None]) -> None:
+        """Beside everything else; or here, where there is no process to be had for it."""
+        try:
+            self.background(work)
+        except OSError as error:
+            if error.errno not in NO_PROCESS:
+                raise
+            with contextlib.suppress(OSError):  # whoever asked is gone
+                work()
 
     def _control_plane(self) -> None:
         from pinnace.node import control_plane  # noqa: PLC0415 - the other nodes shall not wait for what they have not

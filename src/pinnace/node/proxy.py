@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.network.accepting import raise_file_limit
 from pinnace.network.door import Door
+from pinnace.network.egress import DNS
 from pinnace.network.quota import Quota
 from pinnace.network.splice import MOST_GREETING, Pair, Splicer, by_server_name, original_destination
 from pinnace.spec import API_PORT, HEAD
@@ -66,6 +67,8 @@ def run(
     def to_outside(accepted: socket.socket) -> Target:
         host, port = original_destination(accepted)
         if host == str(ranges.resolver):
+            if port != DNS:
+                raise OSError("the name server is there for names alone")
             if not name_servers:
                 raise OSError("the host has no name server")
             host = name_servers[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace import ownership
+from pinnace.node.mountinfo import mount_points, mount_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-OCTAL = re.compile(rb"\\([0-7]{3})")
 
 LOCK = ".lock"
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,7 +38,8 @@ def make(base: Path, uid: int) -> Path:
     descriptor = os.open(fresh / LOCK, FLAGS, 0o600)
     os.set_inheritable(descriptor, True)
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # held by the agent and the keeper, until both have ended
-    return fresh.rename(base / fresh.name.removeprefix("."))  # only now does ``sweep`` see it
+    # Only under its last name does ``sweep`` see it. Nobody can guess that name and take it first.
+    return fresh.rename(base / f"{prefix(uid)}{secrets.token_hex(8)}")
 
 
 def is_own(path: Path) -> bool:
@@ -54,19 +54,9 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def mount_table() -> str:
-    """What is mounted. Any user of the host may be able to mount something, at a place whose name is no text."""
-    return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
-
-
-def mounts_below(path: Path, mountinfo: str) -> list[str]:
-    """The mount points at or below a path; see proc(5) for the format and its escapes."""
-    points = (OCTAL.sub(_octal, os.fsencode(line.split(" ")[4])) for line in mountinfo.split("\n") if line)
-    return [os.fsdecode(point) for point in points if Path(os.fsdecode(point)).is_relative_to(path)]
-
-
-def _octal(found: re.Match[bytes]) -> bytes:
-    return bytes([int(found[1], 8)])
+def mounts_below(path: Path, table: str) -> list[str]:
+    """The mount points at or below a path."""
+    return [point.target for point in mount_points(table) if Path(point.target).is_relative_to(path)]
 
 
 def prefix(uid: int) -> str:

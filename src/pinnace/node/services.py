@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
 STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
-
-
+NO_PROCESS = {errno.EAGAIN, errno.ENOMEM}  # the user has as many processes as the site allows: pods may have made them
 GIVE_UP = 8  # restarts in a row, about forty seconds, after which a service is beyond help
 
 
@@ -95,6 +95,11 @@ class Supervisor:
                 env=os.environ | service.environment,
                 preexec_fn=prepare,  # noqa: PLW1509 - there are no threads
             )
+        except OSError as error:
+            if error.errno not in NO_PROCESS:
+                raise
+            self._ended(running, f"could not be started: {error.strerror}")
+            return
         finally:
             os.close(output)
         running.started = time.monotonic()
@@ -105,19 +110,22 @@ class Supervisor:
         for running in self.services:
             if running.process and running.process.pid == pid:
                 running.process.returncode = os.waitstatus_to_exitcode(status)
-                running.last_end = describe_end(running.process.returncode)
-                lived = time.monotonic() - running.started
-                running.restarts = 1 if lived > STEADY else running.restarts + 1
-                running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
-                running.process = None
-                self._changed()
-                if running.service.essential and running.restarts > GIVE_UP:
-                    raise BeyondHelpError(
-                        f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
-                        f"the last with {running.last_end}\n{last_line(running.service.log)}"
-                    )
+                self._ended(running, describe_end(running.process.returncode))
                 return running
         return None
+
+    def _ended(self, running: Running, how: str) -> None:
+        lived = time.monotonic() - running.started
+        running.last_end = how
+        running.restarts = 1 if lived > STEADY else running.restarts + 1
+        running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
+        running.process = None
+        self._changed()
+        if running.service.essential and running.restarts > GIVE_UP:
+            raise BeyondHelpError(
+                f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
+                f"the last with {running.last_end}\n{last_line(running.service.log)}"
+            )
 
     def stop(self, *names: str) -> None:
         """End services for good."""

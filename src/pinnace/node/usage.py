@@ -58,7 +58,7 @@ class Usage:
 def parse_process(pid: int, stat: str, status: str, mounts: str) -> Process:
     """From ``/proc/PID/stat`` and ``status``, see proc(5)."""
     fields = stat.rpartition(")")[2].split()  # the name before it may have anything in it
-    sizes = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Rss"))
+    sizes = dict(line.split(":", 1) for line in status.split("\n") if line.startswith("Rss"))
     anonymous, files, shared = (
         int(sizes.get(name, "0").split()[0]) << 10 for name in ("RssAnon", "RssFile", "RssShmem")
     )

@@ -63,7 +63,7 @@ class Peer:
 
     def is_described_by(self, status: str) -> bool:
         """Whether a /proc/PID/status has the user and group that connected."""
-        fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.splitlines())}
+        fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.split("\n"))}
         return (int(fields["Uid"][1]), int(fields["Gid"][1])) == (self.uid, self.gid)
 
 

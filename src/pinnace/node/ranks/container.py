@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError
+from pinnace.node.mountinfo import MountPoint, mount_points
 from pinnace.node.mounts import LOCAL, VOLUMES
 
 if TYPE_CHECKING:
@@ -65,37 +66,6 @@ class Container:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"image": self.image}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MountPoint:
-    """A line of mountinfo; see proc(5)."""
-
-    device: str
-    root: str
-    target: str
-    filesystem: str
-    options: str
-
-
-def mount_points(mountinfo: str) -> list[MountPoint]:
-    def plain(text: str) -> str:
-        return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
-
-    points = []
-    for line in mountinfo.splitlines():
-        words = line.split(" ")
-        dash = words.index("-")
-        points.append(
-            MountPoint(
-                device=words[2],
-                root=plain(words[3]),
-                target=plain(words[4]),
-                filesystem=words[dash + 1],
-                options=plain(words[dash + 3]),
-            )
-        )
-    return points
 
 
 def host_path(path: str, node: list[MountPoint], host: list[MountPoint]) -> str | None:

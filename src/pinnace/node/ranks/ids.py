@@ -40,7 +40,7 @@ def node_id(outside: int, id_map: str) -> int:
 
 def identity(status: str, uid_map: str, gid_map: str) -> Identity:
     """Of a process, from its /proc/PID/status as it is read on the host."""
-    fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.splitlines())}
+    fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.split("\n"))}
     known = []
     for group in map(int, fields["Groups"]):
         try:

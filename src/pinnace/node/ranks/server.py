@@ -29,6 +29,7 @@ from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
 from pinnace.network.handshake import Protocol, listener_name
 from pinnace.network.handshake import listening as handshake
+from pinnace.node.mountinfo import mount_table
 from pinnace.node.ranks import asking, launcher, options
 from pinnace.node.ranks import container as containers
 from pinnace.node.ranks.entering import first_process
@@ -321,8 +322,8 @@ class Server:
                     return containers.describe(
                         bundle.name,
                         json.loads((bundle / "config.json").read_text()),
-                        node=Path(f"/proc/{self.first}/mountinfo").read_text(),
-                        host=Path("/proc/self/mountinfo").read_text(),
+                        node=mount_table(self.first),
+                        host=mount_table(),
                         scratch=self.node.scratch,
                     )
         raise LaunchError("whoever asks is in no container of this node")
