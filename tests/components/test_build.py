@@ -106,11 +106,19 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def read_proc(pid: int, file: str) -> bytes:
+    """Nothing, if the process has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def wait_for_go(process: subprocess.Popen[str]) -> int:
     """The pid of the ``go build`` below a running fetch."""
     for _ in range(600):
         for child in children_of(process.pid):
-            if b"build" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"build" in read_proc(child, "cmdline"):
                 return child
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.05)
@@ -128,7 +136,7 @@ def test_an_interrupted_build_leaves_nothing_running_and_the_next_one_works(
         code = process.wait(timeout=30)
     assert code == (-how if how is signal.SIGKILL else 128 + how)
     for _ in range(100):
-        if not Path(f"/proc/{go}").exists() or "\nState:\tZ" in Path(f"/proc/{go}/status").read_text():
+        if not (status := read_proc(go, "status")) or b"\nState:\tZ" in status:
             break
         time.sleep(0.05)
     else:
