@@ -4,7 +4,8 @@ python3 -c TEXT MODE COUNT SECONDS HOST:PORT
 
 Holds COUNT connections to the port for so many seconds and makes anew those that are reset, no more than RATE a second.
 MODE is what it does with them: `idle`, `trickle` (a byte a second), `garbage`, `hello` (the first message of a TLS
-client), `mixed` (all of these), `churn` (ends each at once) or `greedy` (asks for much and reads nothing).
+client), `mixed` (all of these), `churn` (ends each at once), `greedy` (asks for much and reads nothing), `half` (says a
+byte, and that it will say no more) or `urgent` (has urgent data between others).
 Says `ready` once all have been tried, and in the end how many were taken and lost.
 """
 
@@ -34,16 +35,21 @@ def hello() -> bytes:
 
 def first_words(mode: str, number: int) -> bytes:
     kind = MODES[number % len(MODES)] if mode == "mixed" else mode
-    words = {"garbage": os.urandom(200), "hello": HELLO, "trickle": b"\x16", "greedy": b"much\n"}
+    words = {"garbage": os.urandom(200), "hello": HELLO, "trickle": b"\x16", "greedy": b"much\n", "half": b"\x16"}
     return words.get(kind, b"")
 
 
-def begin(address: tuple[str, int], words: bytes) -> socket.socket:
+def begin(address: tuple[str, int], mode: str, words: bytes) -> socket.socket:
     sock = socket.socket()
     sock.settimeout(5)
     sock.connect(address)
     if words:
         sock.send(words)
+    if mode == "half":
+        sock.shutdown(socket.SHUT_WR)
+    if mode == "urgent":
+        for data, flag in ((b"before", 0), (b"!", socket.MSG_OOB), (b"after", 0)):
+            sock.send(data, flag)
     sock.setblocking(False)
     return sock
 
@@ -72,7 +78,7 @@ def main(mode: str, count: int, seconds: float, address: tuple[str, int]) -> Non
             if number in held or (ready and made >= RATE):
                 continue
             try:
-                held[number] = begin(address, first_words(mode, number))
+                held[number] = begin(address, mode, first_words(mode, number))
                 taken += 1
             except OSError:
                 refused += 1

@@ -198,6 +198,33 @@ def test_code_that_another_user_has_planted_is_not_run(alice: User, bob: User, w
     alice.run("rmdir", "/tmp/only-here")
 
 
+TAKE_NAMES = """
+import os, sys, time
+print("ready", flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    for name in os.listdir("/tmp"):
+        if name.startswith(".pinnace-"):
+            try:
+                os.close(os.open("/tmp/" + name[1:], os.O_CREAT | os.O_EXCL))
+            except OSError:
+                pass
+"""
+
+
+def test_names_in_tmp_that_another_user_takes_while_a_node_starts(alice: User, bob: User) -> None:
+    script = alice.write("hello.sh", "#!/bin/sh\nkubectl get nodes -o name\n", 0o755)
+    with bob.bed.popen([PYTHON, "-c", TAKE_NAMES], user="bob", on="n3") as taking:
+        try:
+            assert taking.stdout
+            assert taking.stdout.readline() == "ready\n"
+            for _ in range(2):
+                assert alice.pinnace("run", "-w", "n3", script).stdout == "node/n3\n"
+        finally:
+            taking.kill()
+    bob.run("sh", "-c", "rm -f /tmp/pinnace-*", on="n3", code=None)
+
+
 def test_no_secret_can_be_seen_from_outside(here: Namespace, bob: User) -> None:
     """Not on a command line, in an environment or a file of the hosts, nor through the processes themselves."""
     directory = here.user.home / ".local/share/pinnace/clusters" / here.cluster
@@ -242,6 +269,29 @@ def test_connections_that_end_at_once_and_garbage(bob: User, targets: list[Targe
     with contextlib.ExitStack() as stack:
         for target in targets:
             stack.enter_context(attack(bob, mode, 1000, 3, target))
+
+
+@pytest.mark.parametrize("mode", ["half", "urgent"])
+def test_bytes_that_could_keep_a_loop_awake(here: Namespace, bob: User, targets: list[Target], mode: str) -> None:
+    """The kernel says for as long as such connections are held that there is something to read."""
+    seconds = 4.0
+    with contextlib.ExitStack() as stack:
+        for target in targets:
+            stack.enter_context(attack(bob, mode, 20, 20, target))
+        time.sleep(1)  # each is looked at once
+        before = cpu_seconds(here.user)
+        time.sleep(seconds)
+        spent = {who: now - before[who] for who, now in cpu_seconds(here.user).items()}
+    assert max(spent.values()) < seconds / 2, spent
+
+
+def cpu_seconds(user: User) -> dict[tuple[str, int], float]:
+    """What the helpers have used of a processor."""
+    used = {}
+    for host, pid in helpers(user):
+        fields = user.bed.run(["cat", f"/proc/{pid}/stat"], user="root", on=host).stdout.rpartition(")")[2].split()
+        used[host, pid] = (int(fields[11]) + int(fields[12])) / 100
+    return used
 
 
 def test_one_byte_now_and_then_holds_nothing_for_long(bob: User, targets: list[Target]) -> None:
@@ -373,7 +423,23 @@ print("scanned")
 
 def test_a_pod_that_tries_every_address_of_nodes_and_pods(here: Namespace) -> None:
     assert here("exec", "client", "--", "python3", "-c", SCAN) == "scanned\n"
-    assert max(threads for threads, _ in helpers(here.user).values()) <= MOST_THREADS
+    assert max(threads for threads, _ in helpers(here.user).values()) <= 30, "no more than for the nodes that there are"
+
+
+LARGE_SCAN = """
+import socket
+sock = socket.socket(type=socket.SOCK_DGRAM)
+for number in range(4, 254):
+    for _ in range(60):
+        sock.sendto(bytes(60000), (f"10.244.{number}.9", 9))
+print("scanned")
+"""
+
+
+def test_large_packets_of_a_pod_to_nodes_that_are_not_there(here: Namespace) -> None:
+    """They wait for a node, in memory that is not the pod's."""
+    assert here("exec", "client", "--", "python3", "-c", LARGE_SCAN) == "scanned\n"
+    assert max(memory for _, memory in helpers(here.user).values()) <= MOST_MEMORY
 
 
 SPOOF = """
