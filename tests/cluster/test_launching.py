@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pinnace.cluster.launching import cluster_script, inside_options, step_argv, with_memory
+from pinnace.cluster.launching import cluster_script, inside_options, step_argv, with_memory, with_nodes
 from pinnace.spec import agent_argv
 
 DIRECTORY = Path("/home/a user/clusters/c")
@@ -38,6 +38,19 @@ def test_the_batch_script_is_valid_shell_and_quotes_what_it_must(tmp_path: Path)
     file = tmp_path / "script"
     file.write_text(script)
     subprocess.run(["bash", "-n", file], check=True, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "asked"),
+    [
+        ([], 2, ["--nodes=2"]),
+        (["--time=5"], 3, ["--nodes=3", "--time=5"]),
+        (["--nodes=2-4"], 2, ["--nodes=2-4"]),
+        ([], 1, []),
+    ],
+)
+def test_slurm_is_asked_for_as_many_nodes_as_the_caller_wants(options: list[str], nodes: int, asked: list[str]) -> None:
+    assert with_nodes(options, nodes) == asked
 
 
 @pytest.mark.parametrize(

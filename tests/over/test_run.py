@@ -49,8 +49,24 @@ def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User) -> None:
     assert len(lines) == 2, result.stdout
     assert all(pod == host for pod, host, _ in lines)
     assert {node for *_, node in lines} == {"n1", "n2"}
+    ended = ["sacct", "-X", "--noheader", "--parsable2", "--format=State,ExitCode", "--starttime=now-10minutes"]
+    assert bob.run(*ended).stdout.splitlines()[-1] == "COMPLETED|0:0", "other jobs may depend on it"
     assert "cluster is ready" in result.stderr
     assert not bob.pinnace("list", "-o", "name").stdout
+    assert_nothing_left(bob)
+
+
+PYTHON = """
+import os, subprocess
+import pinnace
+with pinnace.Cluster(nodes=2) as cluster:
+    subprocess.run(["kubectl", "get", "nodes", "-o", "name"], env=os.environ | cluster.environment(), check=True)
+"""
+
+
+def test_the_python_of_the_readme(bob: User) -> None:
+    result = bob.run("/opt/pinnace/bin/python", bob.write("cluster.py", PYTHON))
+    assert sorted(result.stdout.split()) == ["node/n1", "node/n2"]
     assert_nothing_left(bob)
 
 

@@ -107,7 +107,7 @@ class Cluster:
         self.directory = Directory.named(self.name)
         self.place = place or (Place.ALLOCATION if "SLURM_JOB_ID" in os.environ else Place.INTERACTIVE)
         self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if self.place is Place.ALLOCATION else nodes
-        self.options = launching.with_memory(options, os.environ)
+        self.options = launching.with_memory(launching.with_nodes(options, nodes), os.environ)
         self.images = list(images)
         self.binds = binds or {}
         self.publish = tuple(publish)

@@ -23,6 +23,12 @@ def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: 
     return list(options) if asked else [*options, f"--mem={memory}"]
 
 
+def with_nodes(options: Sequence[str], nodes: int) -> list[str]:
+    """The user's options, and a number of nodes unless they have one."""
+    asked = any(option.startswith(("--nodes", "-N")) for option in options)
+    return list(options) if asked or nodes == 1 else [f"--nodes={nodes}", *options]
+
+
 def tag(name: str) -> str:
     """The comment of the job that runs a cluster. By it alone a job is known as a cluster's, and may be cancelled."""
     return f"pinnace:{name}"

@@ -195,6 +195,7 @@ class Agent:
             self._wait(keeper, line, helpers, self.certificates.pid if self.certificates else 0)
             return self._exit_code(told) if node.tenant else 0
         finally:
+            ignore_signals()
             self._mark_ended()
 
     @staticmethod
@@ -469,6 +470,16 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
     finally:
         if place:
             scratch.remove(place)
+
+
+def ignore_signals() -> None:
+    """From now on nobody can end the node: it has ended.
+
+    Helpers may still ask for its end. When Python ends it takes its handlers away, and a signal would kill it then:
+    Slurm would call a job failed whose work is done.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, ASKED, LEFT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def may_not_join(spec: ClusterSpec) -> str:
