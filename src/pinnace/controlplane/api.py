@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pinnace.controlplane.access import Access
+from pinnace.controlplane.nesting import loads
 
 if TYPE_CHECKING:
     import ssl
@@ -61,7 +62,7 @@ class Api:
                 if attempt == 2:
                     raise
         try:
-            document = json.loads(data)
+            document = loads(data)
         except ValueError:
             document = data.decode(errors="replace")
         if response.status >= 400:
