@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import queue
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from pinnace.bridge import commandline, leading, rest
 from pinnace.bridge.backend import Report, UnreachableError, tag_in
 from pinnace.bridge.controller import OF_ONE, Work
+from pinnace.bridge.crds import definitions
 from pinnace.bridge.observer import Observer, Watched
 from pinnace.bridge.policy import Endpoint
 from pinnace.bridge.slurmjob import INTENT, Job, output_path
@@ -216,6 +218,24 @@ def test_namespaces_take_turns() -> None:
     assert taken[-1] == ("kind", "other/2")
     work.done(more[0])
     assert work.take()[1].startswith("flood/")
+
+
+@pytest.mark.parametrize("delay", [1e15, 9.2e18, float("inf")])
+def test_a_delay_has_a_limit(delay: float) -> None:
+    work, taken = Work(), queue.Queue[object]()
+    work.add(("kind", "a/later"), delay)
+    threading.Thread(target=lambda: taken.put(work.take()), daemon=True).start()
+    with pytest.raises(queue.Empty):
+        taken.get(timeout=0.3)
+    work.add(("kind", "a/now"))
+    assert taken.get(timeout=10) == ("kind", "a/now")
+
+
+def test_what_can_be_said_at_most() -> None:
+    specs = [body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] for body in definitions()]
+    fields = specs[0]["properties"] | specs[1]["properties"]
+    for name in ("ttlSecondsAfterFinished", "updateIntervalSeconds", "updateinterval"):
+        assert fields[name]["maximum"] < 1 << 31
 
 
 def test_what_changes_meanwhile_is_looked_at_again() -> None:

@@ -92,6 +92,14 @@ def test_an_object_that_is_too_deep_hides_no_others(api: ApiServer) -> None:
         assert found.log.count("lab/deep is left alone") == found.log.count("lab/late is left alone") == 1
 
 
+def test_a_job_may_stay_for_ever(api: ApiServer) -> None:
+    done = {"completionTime": "2026-01-01T00:00:00Z"}
+    api.objects[f"{JOBS}/eternal"] = text_of("eternal", status=done, ttlSecondsAfterFinished=(1 << 63) - 1)
+    with bridge(api) as found:
+        for number in range(20):  # more than there are workers
+            found.serves(f"after-{number}")
+
+
 def test_an_object_cannot_be_hidden_by_its_managers(api: ApiServer) -> None:
     hidden = text_of("hidden", cancel=True, metadata={"managedFields": "DEEP"}).replace('"DEEP"', f"[{DEEP}]")
     api.objects[f"{JOBS}/hidden"] = hidden

@@ -41,6 +41,7 @@ WORKERS = 8
 OF_ONE = 4  # workers that may be busy with one namespace: slow servers and large files of its jobs hold up no others
 LEFT_ALONE = 5.0  # seconds before a namespace is tried again that we may not lead
 LOGGED = 3  # tries of an object that are logged; then one in an hour
+LONGEST_DELAY = 3600.0  # seconds after which an object is looked at, however much later it is due
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
 ENDING = 5.0  # seconds for what is under way at the end: the API may have ended before us
 RELEASING = 2.0  # seconds to give the Leases back
@@ -65,8 +66,12 @@ class Work:
         self._closed = False
 
     def add(self, key: Key, delay: float = 0.0) -> None:
+        """Have one looked at after so many seconds, or earlier, which is no harm.
+
+        Objects say delays of any length, and ``Condition.wait`` raises OverflowError for those of some centuries.
+        """
         with self._ready:
-            when = time.monotonic() + delay
+            when = time.monotonic() + min(delay, LONGEST_DELAY)
             if when < self._due.get(key, float("inf")):
                 self._due[key] = when
                 heapq.heappush(self._heap, (when, key))
