@@ -187,6 +187,10 @@ def test_notes_that_are_none(note: str) -> None:
     assert Job({"metadata": metadata}).intent is None
     metadata["annotations"] = {INTENT: "1 0 name"}
     assert Job({"metadata": metadata}).intent == (1767225600, "name")
+    for ahead, believed in ((100, True), (10_000, False)):
+        since = int(time.time()) + ahead
+        metadata["annotations"] = {INTENT: f"1 {since} name"}
+        assert Job({"metadata": metadata}).intent == (since if believed else 1767225600, "name")
 
 
 def test_a_width_in_a_file_name_is_slurms() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge.api_server import ApiServer, api_server
+from pinnace.bridge.slurmjob import FINALIZER, INTENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,15 +39,23 @@ class Bridge:
     def __init__(self, api: ApiServer, process: subprocess.Popen[bytes], log: Path) -> None:
         self._api, self._process, self._log = api, process, log
 
-    def status(self, name: str, ready: Callable[[Object], object]) -> Object:
-        """The status of a job when it is as it should be, and the bridge lives."""
+    def until(self, ready: Callable[[], object]) -> None:
+        """Wait until something is as it should be. The bridge lives all the time."""
         deadline = time.monotonic() + LIMIT
-        while not ready(found := json.loads(self._api.objects[f"{JOBS}/{name}"]).get("status", {})):
+        while not ready():
             assert self._process.poll() is None, self.log
-            assert time.monotonic() < deadline, f"{found}\n{self.log}"
+            assert time.monotonic() < deadline, f"{self._api.objects}\n{self.log}"
             time.sleep(0.05)
         assert self._process.poll() is None, self.log
-        return dict(found)
+
+    def status(self, name: str, ready: Callable[[Object], object]) -> Object:
+        """The status of a job when it is as it should be."""
+
+        def status() -> Object:
+            return dict(json.loads(self._api.objects[f"{JOBS}/{name}"]).get("status", {}))
+
+        self.until(lambda: ready(status()))
+        return status()
 
     def serves(self, name: str) -> None:
         """Whether a job that comes now is dealt with. One that is cancelled before Slurm has it needs no Slurm."""
@@ -100,12 +109,64 @@ def test_a_job_may_stay_for_ever(api: ApiServer) -> None:
             found.serves(f"after-{number}")
 
 
+def slurm_in(directory: Path, squeue: str = ":") -> Path:
+    """A Slurm that takes every job, and knows of none afterwards. Where it notes what it was given."""
+    (directory / "bin").mkdir()
+    noted = directory / "submitted"
+    noted.touch()
+    for name, script in (("sbatch", f'echo "$*" >>{noted}; echo 12'), ("squeue", squeue), ("sacct", ":")):
+        path = directory / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return noted
+
+
+def submitting(since: float) -> Object:
+    return {"annotations": {INTENT: f"1 {int(since)} x"}}
+
+
+def test_a_forged_note_is_no_way_around_the_limit(api: ApiServer, tmp_path: Path) -> None:
+    noted = slurm_in(tmp_path)
+    running = {"jobID": 7, "state": "RUNNING"}
+    api.objects[f"{JOBS}/running"] = text_of("running", status=running, metadata=submitting(1_800_000_000))
+    for number in range(5):
+        api.objects[f"{JOBS}/forged-{number}"] = text_of(f"forged-{number}", metadata=submitting(0))
+    with bridge(api, "--as-me", "lab", "--jobs", "1") as found:
+        for number in range(5):
+            found.status(f"forged-{number}", lambda status: status.get("reason") == "TooManyJobs")
+            assert INTENT not in api.objects[f"{JOBS}/forged-{number}"]
+    assert noted.read_text() == ""
+
+
+def test_forged_notes_do_not_wait_for_each_other(api: ApiServer, tmp_path: Path) -> None:
+    noted = slurm_in(tmp_path)
+    for number in range(2):
+        api.objects[f"{JOBS}/forged-{number}"] = text_of(f"forged-{number}", metadata=submitting(0))
+    with bridge(api, "--as-me", "lab", "--jobs", "1") as found:
+        found.until(noted.read_text)
+
+
+@pytest.mark.parametrize("ahead", [10**6, 10**11])
+def test_nobody_waits_for_a_note_of_the_future(api: ApiServer, tmp_path: Path, ahead: int) -> None:
+    noted = slurm_in(tmp_path)
+    api.objects[f"{JOBS}/future"] = text_of("future", metadata=submitting(time.time() + ahead))
+    with bridge(api, "--as-me", "lab") as found:
+        assert found.status("future", lambda status: "jobID" in status)["jobID"] == 12
+    assert noted.read_text().count("\n") == 1
+
+
+def test_a_job_without_its_note_is_not_left_in_slurm(api: ApiServer, tmp_path: Path) -> None:
+    slurm_in(tmp_path, squeue="echo Unable to contact slurm controller >&2; exit 1")
+    deleted = {"deletionTimestamp": "2026-01-02T00:00:00Z", "finalizers": [FINALIZER]}
+    api.objects[f"{JOBS}/deleted"] = text_of("deleted", status={"jobID": 7}, metadata=deleted)
+    with bridge(api, "--as-me", "lab") as found:
+        found.status("deleted", lambda status: "Reachable" in str(status))
+    assert FINALIZER in api.objects[f"{JOBS}/deleted"]
+
+
 def test_an_object_cannot_be_hidden_by_its_managers(api: ApiServer) -> None:
     hidden = text_of("hidden", cancel=True, metadata={"managedFields": "DEEP"}).replace('"DEEP"', f"[{DEEP}]")
     api.objects[f"{JOBS}/hidden"] = hidden
     with bridge(api) as found:
         # The server of this test could not merge into it; that the bridge tries is enough.
-        deadline = time.monotonic() + LIMIT
-        while "hidden: Cancelled" not in found.log:
-            assert time.monotonic() < deadline, found.log
-            time.sleep(0.05)
+        found.until(lambda: "hidden: Cancelled" in found.log)

@@ -155,7 +155,7 @@ class Controller:
         self._work = Work()
         self.slurms = Slurms(self.api, policy, lambda key: self._work.add((SLURMJOB.name, key)))
         self._reconciler = Reconciler(
-            self.api, self.slurms, settings, find=self._find, note=self._note_job, in_slurm=self._count_in_slurm
+            self.api, self.slurms, settings, find=self._find, note=self._note_job, others=self._count_others
         )
         self._predecessors = Predecessors(self.api, self.slurms)
         self._resources = {resource.name: resource for resource in kinds}
@@ -306,9 +306,11 @@ class Controller:
         if not names:
             del self._in_slurm[job.namespace]
 
-    def _count_in_slurm(self, namespace: str) -> int:
+    def _count_others(self, job: Job) -> int:
+        """How many other jobs of its namespace are in Slurm or on their way."""
         with self._lock:
-            return len(self._in_slurm.get(namespace, ()))
+            names = self._in_slurm.get(job.namespace, set())
+            return len(names) - (job.name in names)
 
     def _relatives(self, resource: Resource, thing: Object, *, gone: bool) -> list[Key]:
         """Who else is concerned: jobs that depend on this one, and the predecessors' object that it was made for."""
