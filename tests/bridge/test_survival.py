@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(120)
 JOBS = "/apis/pinnace.dev/v1alpha1/namespaces/lab/slurmjobs"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/lab/leases/pinnace-bridge"
 LIMIT = 30.0
 DEEP = '{"a": ' * 9000 + '"["' + "}" * 9000
 
@@ -109,12 +110,13 @@ def test_a_job_may_stay_for_ever(api: ApiServer) -> None:
             found.serves(f"after-{number}")
 
 
-def slurm_in(directory: Path, squeue: str = ":") -> Path:
+def slurm_in(directory: Path, **scripts: str) -> Path:
     """A Slurm that takes every job, and knows of none afterwards. Where it notes what it was given."""
     (directory / "bin").mkdir()
     noted = directory / "submitted"
     noted.touch()
-    for name, script in (("sbatch", f'echo "$*" >>{noted}; echo 12'), ("squeue", squeue), ("sacct", ":")):
+    usual = {"sbatch": f'echo "$*" >>{noted}; echo 12', "squeue": ":", "sacct": ":"}
+    for name, script in (usual | scripts).items():
         path = directory / "bin" / name
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -162,6 +164,36 @@ def test_a_job_without_its_note_is_not_left_in_slurm(api: ApiServer, tmp_path: P
     with bridge(api, "--as-me", "lab") as found:
         found.status("deleted", lambda status: "Reachable" in str(status))
     assert FINALIZER in api.objects[f"{JOBS}/deleted"]
+
+
+def test_an_object_that_is_not_understood_hides_no_others(api: ApiServer) -> None:
+    api.objects[f"{JOBS}/a"] = text_of("a", dependsOn=[{}])
+    api.objects[f"{JOBS}/b"] = text_of("b").replace('"spec"', '"other"')
+    api.objects[f"{JOBS}/c"] = text_of("c", status={"attempt": "no number"}, metadata=submitting(0))
+    api.objects[f"{JOBS}/listed"] = text_of("listed", cancel=True)
+    with bridge(api) as found:
+        found.status("listed", lambda status: "completionTime" in status)
+        found.serves("watched")
+        for name in ("a", "b", "c"):
+            assert f"slurmjobs.pinnace.dev lab/{name}: " in found.log
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"items": [{}], "metadata": {}}', "[" * 5000, '"\\ud800"'])
+def test_answers_that_are_not_understood_are_asked_for_again(api: ApiServer, text: str) -> None:
+    api.objects |= {JOBS: text, LEASE: text}
+    with bridge(api, "--own-kind-only") as found:
+        found.until(lambda: "Lease of namespace lab: " in found.log)
+        del api.objects[LEASE]
+        found.until(lambda: "watching slurmjobs.pinnace.dev lab: " in found.log)
+        del api.objects[JOBS]
+        found.serves("after")
+
+
+def test_partitions_that_are_not_understood(api: ApiServer, tmp_path: Path) -> None:
+    slurm_in(tmp_path, sinfo="echo x")
+    with bridge(api, "--as-me", "lab", "--nodes") as found:
+        found.until(lambda: "partitions: ValueError" in found.log)
+        found.serves("after")
 
 
 def test_an_object_cannot_be_hidden_by_its_managers(api: ApiServer) -> None:

@@ -256,18 +256,25 @@ class Controller:
                 self._forget_missing(resource, namespace, {key_of(thing) for thing in change.objects})
                 for thing in change.objects:
                     # A list's items do not say what they are.
-                    self._note(resource, thing | {"apiVersion": resource.api_version, "kind": resource.kind})
+                    self._hear(resource, thing | {"apiVersion": resource.api_version, "kind": resource.kind})
             else:
-                self._note(resource, change.object, gone=change.gone)
+                self._hear(resource, change.object, gone=change.gone)
 
         return tell
+
+    def _hear(self, resource: Resource, thing: Object, *, gone: bool = False) -> None:
+        """Note what the API tells of an object."""
+        try:
+            self._note(resource, thing, gone=gone)
+        except Exception as error:  # noqa: BLE001 - one object that we do not understand must not hide the others
+            self._again((resource.name, key_of(thing)), error)
 
     def _forget_missing(self, resource: Resource, namespace: str, present: set[str]) -> None:
         with self._lock:
             mine = [(key, thing) for key, thing in self._known.items() if key[0] == resource.name]
         for key, thing in mine:
             if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
-                self._note(resource, thing, gone=True)
+                self._hear(resource, thing, gone=True)
 
     def _note_job(self, body: Object) -> None:
         self._note(SLURMJOB, body)

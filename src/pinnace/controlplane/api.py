@@ -66,7 +66,7 @@ class Api:
         except ValueError:
             document = data.decode(errors="replace")
         if response.status >= 400:
-            raise ApiError(response.status, document["message"] if isinstance(document, dict) else document)
+            raise ApiError(response.status, document.get("message", "") if isinstance(document, dict) else document)
         return document
 
     def get(self, path: str) -> Any:

@@ -68,6 +68,8 @@ def _rounds(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], N
             _round(api, kind, path, tell, usable)
         except (ApiError, OSError, http.client.HTTPException, ValueError) as error:
             log.warning("watching %s: %s", kind, error or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - an answer that we do not understand is asked for again, as any other
+            log.warning("watching %s: %r", kind, error)
         pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
         time.sleep(pause)
 
