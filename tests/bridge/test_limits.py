@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.server
 import json
+import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +19,7 @@ import pytest
 from pinnace.bridge import commandline, leading, rest
 from pinnace.bridge.backend import Report, UnreachableError, tag_in
 from pinnace.bridge.controller import OF_ONE, Work
+from pinnace.bridge.crds import definitions
 from pinnace.bridge.observer import Observer, Watched
 from pinnace.bridge.policy import Endpoint
 from pinnace.bridge.slurmjob import INTENT, Job, output_path
@@ -167,10 +172,14 @@ class Forger:
 def test_a_job_is_known_by_number_and_tag() -> None:
     told = threading.Event()
     observer = Observer(Forger(), lambda _: told.set())  # type: ignore[arg-type]
-    observer.watch(Watched(key="a/b", tag=TAG, id=7, interval=0.1))
+    observer.watch(Watched(key="a/b", tag=TAG, id=7, interval=1e15))
+    assert told.wait(10)
+    told.clear()
+    observer.watch(Watched(key="a/c", tag=f"{TAG}1", id=8, interval=1e15))  # it asks again, whenever the first is due
     assert told.wait(10)
     assert [report.id for report in observer.reports(TAG) or ()] == [7]
     observer.forget(TAG)
+    observer.forget(f"{TAG}1")
 
 
 def test_the_bridges_environment_is_not_the_jobs() -> None:
@@ -185,6 +194,10 @@ def test_notes_that_are_none(note: str) -> None:
     assert Job({"metadata": metadata}).intent is None
     metadata["annotations"] = {INTENT: "1 0 name"}
     assert Job({"metadata": metadata}).intent == (1767225600, "name")
+    for ahead, believed in ((100, True), (10_000, False)):
+        since = int(time.time()) + ahead
+        metadata["annotations"] = {INTENT: f"1 {since} name"}
+        assert Job({"metadata": metadata}).intent == (since if believed else 1767225600, "name")
 
 
 def test_a_width_in_a_file_name_is_slurms() -> None:
@@ -195,6 +208,28 @@ def test_a_width_in_a_file_name_is_slurms() -> None:
 def test_a_lease_can_hold_anything() -> None:
     for holder in (f"{leading.place()}/x/1", f"{leading.place()}//", f"{leading.place()}/²/1", "/", "///"):
         assert leading.is_dead(holder) is False
+
+
+def test_a_process_can_have_any_name() -> None:
+    code = "open('/proc/self/comm', 'wb').write(b'\\xff\\xfe)'); print('x', flush=True); input()"
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert leading.is_dead(leading.identity(process.pid)) is False
+        process.kill()
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"exp": 1%s}' % ("0" * 400), '{"exp": "x"}', "[]"])
+def test_a_token_that_does_not_say_when_it_ends(text: str) -> None:
+    assert rest.expiry(f"a.{base64.urlsafe_b64encode(text.encode()).decode()}.c") is None
+
+
+@pytest.mark.parametrize("when", ["-1e300", "-Infinity", "0"])
+def test_a_token_that_ended_long_ago(when: str) -> None:
+    payload = base64.urlsafe_b64encode(f'{{"exp": {when}}}'.encode()).decode()
+    with pytest.raises(UnreachableError, match="expired at 1970"):
+        rest.Rest(Endpoint.parse("127.0.0.1:1"), "alice", f"a.{payload}.c").jobs()
 
 
 def test_namespaces_take_turns() -> None:
@@ -216,6 +251,24 @@ def test_namespaces_take_turns() -> None:
     assert taken[-1] == ("kind", "other/2")
     work.done(more[0])
     assert work.take()[1].startswith("flood/")
+
+
+@pytest.mark.parametrize("delay", [1e15, 9.2e18, float("inf")])
+def test_a_delay_has_a_limit(delay: float) -> None:
+    work, taken = Work(), queue.Queue[object]()
+    work.add(("kind", "a/later"), delay)
+    threading.Thread(target=lambda: taken.put(work.take()), daemon=True).start()
+    with pytest.raises(queue.Empty):
+        taken.get(timeout=0.3)
+    work.add(("kind", "a/now"))
+    assert taken.get(timeout=10) == ("kind", "a/now")
+
+
+def test_what_can_be_said_at_most() -> None:
+    specs = [body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] for body in definitions()]
+    fields = specs[0]["properties"] | specs[1]["properties"]
+    for name in ("ttlSecondsAfterFinished", "updateIntervalSeconds", "updateinterval"):
+        assert fields[name]["maximum"] < 1 << 31
 
 
 def test_what_changes_meanwhile_is_looked_at_again() -> None:

@@ -41,6 +41,7 @@ WORKERS = 8
 OF_ONE = 4  # workers that may be busy with one namespace: slow servers and large files of its jobs hold up no others
 LEFT_ALONE = 5.0  # seconds before a namespace is tried again that we may not lead
 LOGGED = 3  # tries of an object that are logged; then one in an hour
+LONGEST_DELAY = 3600.0  # seconds after which an object is looked at, however much later it is due
 RETRY = (0.1, 0.5, 2.0, 5.0, 15.0, 60.0)  # seconds before try n + 1
 ENDING = 5.0  # seconds for what is under way at the end: the API may have ended before us
 RELEASING = 2.0  # seconds to give the Leases back
@@ -65,8 +66,12 @@ class Work:
         self._closed = False
 
     def add(self, key: Key, delay: float = 0.0) -> None:
+        """Have one looked at after so many seconds, or earlier, which is no harm.
+
+        Objects say delays of any length, and ``Condition.wait`` raises OverflowError for those of some centuries.
+        """
         with self._ready:
-            when = time.monotonic() + delay
+            when = time.monotonic() + min(delay, LONGEST_DELAY)
             if when < self._due.get(key, float("inf")):
                 self._due[key] = when
                 heapq.heappush(self._heap, (when, key))
@@ -150,7 +155,7 @@ class Controller:
         self._work = Work()
         self.slurms = Slurms(self.api, policy, lambda key: self._work.add((SLURMJOB.name, key)))
         self._reconciler = Reconciler(
-            self.api, self.slurms, settings, find=self._find, note=self._note_job, in_slurm=self._count_in_slurm
+            self.api, self.slurms, settings, find=self._find, note=self._note_job, others=self._count_others
         )
         self._predecessors = Predecessors(self.api, self.slurms)
         self._resources = {resource.name: resource for resource in kinds}
@@ -251,18 +256,25 @@ class Controller:
                 self._forget_missing(resource, namespace, {key_of(thing) for thing in change.objects})
                 for thing in change.objects:
                     # A list's items do not say what they are.
-                    self._note(resource, thing | {"apiVersion": resource.api_version, "kind": resource.kind})
+                    self._hear(resource, thing | {"apiVersion": resource.api_version, "kind": resource.kind})
             else:
-                self._note(resource, change.object, gone=change.gone)
+                self._hear(resource, change.object, gone=change.gone)
 
         return tell
+
+    def _hear(self, resource: Resource, thing: Object, *, gone: bool = False) -> None:
+        """Note what the API tells of an object."""
+        try:
+            self._note(resource, thing, gone=gone)
+        except Exception as error:  # noqa: BLE001 - one object that we do not understand must not hide the others
+            self._again((resource.name, key_of(thing)), error)
 
     def _forget_missing(self, resource: Resource, namespace: str, present: set[str]) -> None:
         with self._lock:
             mine = [(key, thing) for key, thing in self._known.items() if key[0] == resource.name]
         for key, thing in mine:
             if key[1] not in present and (not namespace or key[1].startswith(f"{namespace}/")):
-                self._note(resource, thing, gone=True)
+                self._hear(resource, thing, gone=True)
 
     def _note_job(self, body: Object) -> None:
         self._note(SLURMJOB, body)
@@ -301,9 +313,11 @@ class Controller:
         if not names:
             del self._in_slurm[job.namespace]
 
-    def _count_in_slurm(self, namespace: str) -> int:
+    def _count_others(self, job: Job) -> int:
+        """How many other jobs of its namespace are in Slurm or on their way."""
         with self._lock:
-            return len(self._in_slurm.get(namespace, ()))
+            names = self._in_slurm.get(job.namespace, set())
+            return len(names) - (job.name in names)
 
     def _relatives(self, resource: Resource, thing: Object, *, gone: bool) -> list[Key]:
         """Who else is concerned: jobs that depend on this one, and the predecessors' object that it was made for."""

@@ -27,6 +27,8 @@ WORD: Schema = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"
 ANYTHING: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 TIME: Schema = {"type": "string", "format": "date-time"}
 MUTABLE = ("suspend", "cancel", "ttlSecondsAfterFinished", "logs", "updateIntervalSeconds")
+LONGEST_TTL = (1 << 31) - 1  # seconds, as for a Job of Kubernetes
+LONGEST_INTERVAL = 3600  # seconds
 INSIDE = "!self.startsWith('/') && !self.split('/').exists(part, part == '..')"
 ESCAPES = "must be a path below the directory or volume, without '..'"
 
@@ -154,9 +156,9 @@ def slurmjob_spec() -> Schema:
         "retries": {"type": "integer", "minimum": 0, "maximum": 100},
         "suspend": FLAG,
         "cancel": FLAG | {"x-kubernetes-validations": [rule("self || !oldSelf", "what was cancelled stays so")]},
-        "ttlSecondsAfterFinished": {"type": "integer", "minimum": 0},
+        "ttlSecondsAfterFinished": {"type": "integer", "minimum": 0, "maximum": LONGEST_TTL},
         "logs": FLAG | {"default": True},
-        "updateIntervalSeconds": {"type": "integer", "minimum": 1, "maximum": 3600},
+        "updateIntervalSeconds": {"type": "integer", "minimum": 1, "maximum": LONGEST_INTERVAL},
     }
     fixed = [field for field in fields if field not in MUTABLE]
     same = " && ".join(f"has(self.{field}) == has(oldSelf.{field})" for field in fixed)
@@ -236,7 +238,7 @@ def bridgejob() -> Schema:
     spec = record(
         {name: {"type": "string"} for name in ("resourceURL", "resourcesecret", "image", "jobproperties")}
         | {"imagepullpolicy": {"type": "string", "default": "IfNotPresent"}}
-        | {"updateinterval": {"type": "integer", "default": 20}, "kill": FLAG}
+        | {"updateinterval": {"type": "integer", "default": 20, "maximum": LONGEST_INTERVAL}, "kill": FLAG}
         | {"jobdata": job, "s3storage": storage, "s3upload": upload},
         required=("resourceURL", "resourcesecret", "jobdata"),
     )

@@ -98,6 +98,9 @@ class Lease:
             if error.code != http.HTTPStatus.CONFLICT:
                 log.warning("Lease of namespace %s: %s", self._namespace, error)
             return ""  # somebody was faster
+        except Exception as error:  # noqa: BLE001 - a Lease that we do not understand is as one that we cannot read
+            log.warning("Lease of namespace %s: %r", self._namespace, error)
+            return ""
         return self._holder
 
     def _claimed(self) -> str:
@@ -137,7 +140,8 @@ def place() -> str:
 def identity(pid: int) -> str:
     """A process for all time: its place, its number there, and when it began."""
     try:
-        begun = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        # The name of a process is any bytes.
+        begun = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:
         begun = ""
     return f"{place()}/{pid}/{begun}"

@@ -40,6 +40,8 @@ def _for_ever(api: Callable[[], Api], slurms: Slurms, begin: threading.Event) ->
                 update(api(), [wlm.node(found, now=int(time.time())) for found in connection.backend.partitions()])
         except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
             log.warning("partitions: %s", error)
+        except Exception as error:  # noqa: BLE001 - what we do not understand of partitions must not stop the jobs
+            log.warning("partitions: %r", error)
         time.sleep(INTERVAL)
 
 

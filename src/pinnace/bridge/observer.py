@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pinnace.bridge.crds import LONGEST_INTERVAL
 from pinnace.errors import PinnaceError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Observer:
                 if not watched:
                     self._running, self.error = False, ""
                     return
-            normal = min(job.interval for job in watched.values())
+            normal = min(LONGEST_INTERVAL, *(job.interval for job in watched.values()))
             try:
                 self._poll(watched)
                 self._say(watched, "")

@@ -20,7 +20,7 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pinnace.bridge import files, options, staging
 from pinnace.bridge.backend import Submission, UnreachableError
@@ -99,11 +99,11 @@ class Reconciler:
         *,
         find: Callable[[str], Job | None],
         note: Callable[[Object], None],
-        in_slurm: Callable[[str], int],
+        others: Callable[[Job], int],
     ) -> None:
-        """``in_slurm`` tells how many jobs of a namespace Slurm has."""
+        """``others`` tells how many other jobs of a job's namespace Slurm has."""
         self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
-        self._in_slurm, self._policy = in_slurm, slurms.policy
+        self._others, self._policy = others, slurms.policy
         self._helpers = Helpers(
             api, slurms.policy, image=settings.image, most=settings.pods, identity=settings.identity
         )
@@ -145,10 +145,8 @@ class Reconciler:
             self._patch(job, {"state": "SUSPENDED", "reason": "JobSuspended"})
             return
         native = self._dependencies(job)
-        if not job.intent and self._in_slurm(job.namespace) >= self._policy.jobs:
-            message = f"{self._policy.jobs} jobs of namespace {job.namespace} are in Slurm, which is the most"
-            self._patch(job, {"state": "WAITING", "reason": "TooManyJobs", "message": message})
-            raise Waiting(LATER)
+        if self._others(job) >= self._policy.jobs:
+            self._wait_for_others(job)
         try:
             connection = self._slurms.of(job)
             submission = self._submission(job, connection.backend)
@@ -167,6 +165,15 @@ class Reconciler:
             return
         log.info("%s: submitted as job %d", job.key, number)
         self._submitted(job, connection, submission, number)
+
+    def _wait_for_others(self, job: Job) -> NoReturn:
+        """A note under which nothing was submitted is taken back: it would count as a job in Slurm, for the others."""
+        if job.intent:
+            metadata = {"resourceVersion": job.metadata["resourceVersion"], "annotations": {INTENT: None}}
+            job = self._noted(self.api.patch(job.path(), {"metadata": metadata}))
+        message = f"{self._policy.jobs} jobs of namespace {job.namespace} are in Slurm, which is the most"
+        self._patch(job, {"state": "WAITING", "reason": "TooManyJobs", "message": message})
+        raise Waiting(LATER)
 
     def _announce(self, job: Job, name: str) -> Job:
         """The note and the finalizer, in one write that fails if the object has changed since."""
@@ -199,8 +206,9 @@ class Reconciler:
         for report in Reconciler._proven(job, backend):
             return report.id
         number = backend.recall(job.tag, name, since)
-        if number is None and time.time() - since < SETTLED:
-            raise Waiting(SOON)  # the dead one's sbatch may still be on its way
+        age = time.time() - since
+        if number is None and age < SETTLED:
+            raise Waiting(max(SOON, -age))  # the dead one's sbatch may still be on its way
         return number
 
     @staticmethod
@@ -415,7 +423,7 @@ class Reconciler:
         if FINALIZER not in job.metadata.get("finalizers", ()):
             return
         abandoned = job.metadata.get("annotations", {}).get(ABANDON) == "true"
-        if not abandoned and not job.finished and job.intent:
+        if not abandoned and not job.finished and (job.intent or job.id is not None):  # a note can be taken off
             self._cancel(job)
         self._tolerating_gone(lambda: self._without_finalizer(job))
 

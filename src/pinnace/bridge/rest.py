@@ -238,9 +238,9 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def expiry(token: str) -> float | None:
     """When a JWT ends, as it says itself; None if it does not."""
-    with contextlib.suppress(ValueError, IndexError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, LookupError, TypeError, OverflowError, RecursionError):
         payload = token.split(".")[1]
-        return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
+        return max(0.0, float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]))
     return None
 
 

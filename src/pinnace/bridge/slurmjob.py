@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -26,6 +27,7 @@ FINALIZER = "pinnace.dev/slurm"
 INTENT = "pinnace.dev/submitting"  # "<attempt> <seconds since 1970> <name>", written before the submission
 ABANDON = "pinnace.dev/abandon"  # "true": let the object go even if its Slurm cannot be asked
 NOTE = re.compile(r"(?P<attempt>\d{1,6}) (?P<since>\d{1,12}) (?P<name>.*)", re.DOTALL)
+SKEW = 300.0  # seconds that clocks may differ
 WIDEST = 10  # digits that Slurm pads a number in a file name to
 DEFAULT_OUTPUT = ("slurm-%j.out", "slurm-%A_%a.out")  # sbatch's own, for a job and for an array
 # Of several tasks' ends the one that is told: what went wrong before what went right.
@@ -90,9 +92,10 @@ class Job:
         found = NOTE.fullmatch(note)
         if not found or int(found["attempt"]) != self.attempt:
             return None
-        # Whoever may change the object may write another note: accounting is never asked about more than its life.
-        since = max(int(found["since"]), int(seconds_of(self.metadata["creationTimestamp"])))
-        return since, found["name"]
+        # Whoever may change the object may write another note: accounting is never asked about more than its life,
+        # and nobody waits for a time that is further ahead than the clock of another bridge could be.
+        since, created = int(found["since"]), int(seconds_of(self.metadata["creationTimestamp"]))
+        return since if created <= since <= time.time() + SKEW else created, found["name"]
 
     @property
     def deleted(self) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.bridge import files, wrapping
 from pinnace.bridge.files import Budget, StagingError, Tree
 from pinnace.bridge.s3 import S3, S3Error, S3PassingError
-from pinnace.bridge.slurmjob import seconds_of
+from pinnace.bridge.slurmjob import SKEW, seconds_of
 from pinnace.bridge.slurms import MissingError, data_of, secret_data
 from pinnace.bridge.validation import VARIABLE, plain, printable, variable_name
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pinnace.bridge.slurmjob import Job, Object
     from pinnace.controlplane.api import Api
 
-SKEW = 300.0  # seconds that clocks may differ
 LARGEST_SCRIPT = 1 << 20  # bytes of a script that is read from somewhere
 LARGEST_JOB = 4 << 20  # bytes of all that a job is submitted with: Slurm's own limit for a script
 PLURALS = {"configMap": "configmaps", "secret": "secrets"}

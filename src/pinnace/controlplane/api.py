@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pinnace.controlplane.access import Access
+from pinnace.controlplane.nesting import loads
 
 if TYPE_CHECKING:
     import ssl
@@ -61,11 +62,11 @@ class Api:
                 if attempt == 2:
                     raise
         try:
-            document = json.loads(data)
+            document = loads(data)
         except ValueError:
             document = data.decode(errors="replace")
         if response.status >= 400:
-            raise ApiError(response.status, document["message"] if isinstance(document, dict) else document)
+            raise ApiError(response.status, document.get("message", "") if isinstance(document, dict) else document)
         return document
 
     def get(self, path: str) -> Any:
