@@ -12,6 +12,7 @@ import pytest
 from pinnace.errors import UnsafePathError
 from pinnace.node import scratch
 from pinnace.node.cache import file_system
+from trees import make_deep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,13 @@ def test_what_a_dead_node_left_is_swept_and_nothing_else(tmp_path: Path) -> None
     assert not dead.exists()
     assert other.exists()
     assert precious.exists()
+
+
+def test_a_node_whose_pods_made_deep_directories_leaves_nothing(tmp_path: Path) -> None:
+    path = scratch.make(tmp_path, UID)
+    make_deep(path)
+    scratch.remove(path)
+    assert not path.exists()
 
 
 def test_a_place_in_which_others_can_exchange_directories_is_refused(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import http
 import logging
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import SlurmError
 from pinnace.provisioner import ending, reconciling
 from pinnace.provisioner.translation import claimed
+from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Hands:
     def _remove_files(self, node: str) -> None:
         self._remove_secrets(node)
         for directory in (self.spec.pod_logs(node), self.spec.logs(node), self.spec.ranks(node)):
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
         (self.spec.directory / "logs" / f"{node}.log").unlink(missing_ok=True)
 
 
