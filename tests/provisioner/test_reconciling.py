@@ -205,6 +205,16 @@ def test_a_deleted_pod_does_not_wait_for_a_dead_kubelet() -> None:
     assert found == [Fail(pod=body, job=7, state=JobState.NODE_FAIL), Remove(pod=body)]
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Running"])
+def test_a_pod_that_only_a_finalizer_keeps_is_not_removed_again(phase: str) -> None:
+    body = pod(job=7, node="job-7", phase=phase, deleted=True)
+    body["metadata"] |= {"finalizers": ["example.com/wait"], "deletionGracePeriodSeconds": 30}
+    state = world(body, jobs=[job(7, JobState.NODE_FAIL)])
+    assert Remove(pod=body) in plan(state, Memory(), NOW, room=5)
+    body["metadata"]["deletionGracePeriodSeconds"] = 0
+    assert Remove(pod=body) not in plan(state, Memory(), NOW, room=5)
+
+
 def test_a_job_without_a_pod_is_cancelled_if_it_waits_and_has_a_moment_if_it_runs() -> None:
     memory = Memory()
     waits = world(jobs=[job(7, JobState.PENDING), job(8, uid="uid-two")])

@@ -262,7 +262,7 @@ class _Pass:
                     if self._knows_end(job)
                     else AskAccounting(job=job)
                 )
-            if pod["metadata"].get("deletionTimestamp"):
+            if is_to_be_removed(pod):
                 yield Remove(pod=pod)
         elif is_ours(pod) and job in self.jobs and self._idle_for(job) > LEAVE_LIMIT:
             yield Cancel(jobs=(job,), why="its pod has ended")
@@ -279,7 +279,7 @@ class _Pass:
             yield AskAccounting(job=job)
         else:
             yield Fail(pod=pod, job=job, state=self._state(job))
-            if pod["metadata"].get("deletionTimestamp"):
+            if is_to_be_removed(pod):
                 yield Remove(pod=pod)
 
     def _waiting(self, uid: str, pod: Object) -> Iterator[Action]:
@@ -356,7 +356,7 @@ class _Pass:
             and self.world.pods.get(uid, NO_POD)["spec"].get("nodeName", f"job-{job.id}") != f"job-{job.id}"
         ]
         if taken:
-            yield Cancel(jobs=tuple(taken), why="other jobs had room for their pods")
+            yield Cancel(jobs=tuple(sorted(taken)), why="other jobs had room for their pods")
 
     def _nodes(self) -> Iterator[Action]:
         held = {pod["spec"].get("nodeName") for pod in self.world.pods.values()}
@@ -380,6 +380,13 @@ class _Pass:
                 orderly or self.memory.odd_for(f"index {name}", self.now) > COLD
             ):
                 yield FreeIndex(index=index, node=name)
+
+
+def is_to_be_removed(pod: Object) -> bool:
+    """Whether a deleted pod waits for us. Once it is removed without grace, only somebody else's finalizer keeps it."""
+    metadata = pod["metadata"]
+    done = metadata.get("finalizers") and metadata.get("deletionGracePeriodSeconds") == 0
+    return bool(metadata.get("deletionTimestamp") and not done)
 
 
 def is_retired(node: Object) -> bool:
