@@ -70,14 +70,14 @@ class Kubernetes:
         self._unless_gone(lambda: self.api.request("DELETE", self.path(pod), body))
 
     def evict(self, pod: Object) -> None:
-        """As a drain does it: a PodDisruptionBudget may say not now."""
+        """As a drain does it: a PodDisruptionBudget may say not now. What is said of one pod stops no other."""
         metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         try:
             self._unless_gone(lambda: self.api.request("POST", f"{self.path(pod)}/eviction", body))
         except ApiError as error:
             if error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
-                raise
+                log.warning("%s/%s is not evicted: %s", metadata["namespace"], metadata["name"], error)
 
     def event(self, pod: Object, kind: str, reason: str, text: str) -> None:
         metadata = pod["metadata"]
