@@ -45,3 +45,42 @@ def test_what_the_api_says_of_one_eviction_stops_nothing(code: int) -> None:
     api = FakeApi({path: ApiError(code, "This pod has more than one PodDisruptionBudget")})
     kubernetes(api).evict(pod())
     assert api.asked == [f"POST {path}"]
+
+
+def owned_by(**changes: str) -> dict[str, Any]:
+    body = pod()
+    reference: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "name": "sum", "uid": "1", "controller": True}
+    body["metadata"]["ownerReferences"] = [reference | changes]
+    return body
+
+
+def test_owners_are_found_from_the_nearest_on() -> None:
+    of_job = {"name": "sum", "ownerReferences": [{"apiVersion": "batch/v1", "kind": "CronJob", "name": "daily",
+                                                  "controller": True}]}  # fmt: skip
+    where = "/apis/batch/v1/namespaces/default"
+    api = FakeApi(
+        {f"{where}/jobs/sum": {"metadata": of_job}, f"{where}/cronjobs/daily": {"metadata": {"name": "daily"}}}
+    )
+    found = kubernetes(api).owners(owned_by())
+    assert [(owner["kind"], owner["metadata"]["name"]) for owner in found] == [("Job", "sum"), ("CronJob", "daily")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"apiVersion": "apps/v1 x"},
+        {"apiVersion": "v1"},
+        {"apiVersion": "apps/../v1"},
+        {"apiVersion": "apps/v1?watch=true"},
+        {"kind": "Pod"},
+        {"name": "a b"},
+        {"name": "x?watch=true"},
+        {"name": "../../secrets"},
+        {"name": ""},
+        {"name": "a\n"},
+    ],
+)
+def test_an_owner_that_cannot_be_asked_for_is_none(changes: dict[str, str]) -> None:
+    api = FakeApi({})
+    assert kubernetes(api).owners(owned_by(**changes)) == []
+    assert api.asked == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http
 import logging
+import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import SlurmError
@@ -29,6 +31,8 @@ COMPONENT = "pinnace-provisioner"
 STRATEGIC = "application/strategic-merge-patch+json"
 PLURALS = {"ReplicaSet": "replicasets", "Deployment": "deployments", "StatefulSet": "statefulsets", "Job": "jobs",
            "CronJob": "cronjobs", "Workflow": "workflows"}  # fmt: skip
+GROUP_VERSION = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9]{1,63}")  # none of these kinds is of the core group
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 
 log = logging.getLogger("pinnace.provisioner")
 
@@ -106,12 +110,12 @@ class Kubernetes:
         metadata = pod["metadata"]
         while len(found) < 4:
             references = [owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")]
-            if not references or references[0]["kind"] not in PLURALS:
+            where = owner_path(references[0], pod["metadata"]["namespace"]) if references else None
+            if where is None:
                 return found
             owner = references[0]
-            where = f"/apis/{owner['apiVersion']}/namespaces/{pod['metadata']['namespace']}"
             try:
-                got = self.api.get(f"{where}/{PLURALS[owner['kind']]}/{owner['name']}")
+                got = self.api.get(where)
             except ApiError:
                 return found
             found.append({"kind": owner["kind"], "metadata": got["metadata"]})
@@ -137,6 +141,14 @@ class Kubernetes:
                 raise
             return False
         return True
+
+
+def owner_path(owner: Object, namespace: str) -> str | None:
+    """Where the API has an owner, if it is of a kind that we look at. Tenants write what they like into references."""
+    group_version, kind, name = owner["apiVersion"], owner["kind"], owner["name"]
+    if kind not in PLURALS or not GROUP_VERSION.fullmatch(group_version) or not NAME.fullmatch(name):
+        return None
+    return f"/apis/{quote(group_version)}/namespaces/{quote(namespace)}/{PLURALS[kind]}/{quote(name, safe='')}"
 
 
 class Hands:
