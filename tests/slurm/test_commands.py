@@ -47,6 +47,12 @@ def test_what_squeue_does_not_know_is_empty() -> None:
     assert (job.id, job.start, job.comment) == (7, "", "")
 
 
+@pytest.mark.parametrize("number", ["12", "12_3", "12_[1-5]", "12_[1,4-9%2]", "12+0", "12+1"])
+def test_a_job_of_several_parts_has_one_number(number: str) -> None:
+    (job,) = parse_rows(row(number=number), MARK)
+    assert job.id == 12
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 @pytest.mark.parametrize("separator", ["\x1f", "|", ","])
 def test_no_name_or_comment_can_forge_a_row(end: str, separator: str) -> None:
@@ -56,7 +62,9 @@ def test_no_name_or_comment_can_forge_a_row(end: str, separator: str) -> None:
     assert [(job.id, job.name, job.comment) for job in jobs] == [(12, text, "c"), (13, "n", text)]
 
 
-@pytest.mark.parametrize("text", ["12 n RUNNING\n", f"{MARK}>12{MARK},1000\n", row(user="alice"), row() + f"{MARK}>\n"])
+@pytest.mark.parametrize(
+    "text", ["12 n RUNNING\n", f"{MARK}>12{MARK},1000\n", row(user="alice"), row(number="x+0"), row() + f"{MARK}>\n"]
+)
 def test_what_is_not_as_we_asked_for_it_is_refused(text: str) -> None:
     with pytest.raises(SlurmError, match="squeue printed"):
         parse_rows(text, MARK)

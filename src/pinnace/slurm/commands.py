@@ -7,6 +7,7 @@ squeue's output. So squeue is asked to separate fields and rows by words that no
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
 REFUSED = "Change the options: `sinfo` shows partitions, their nodes and limits, `sacctmgr show assoc` your accounts."
 FIELDS = ("%i", "%U", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%j", "%k")
+PART = re.compile(r"[_+]")  # begins the part of a job that is an array, or heterogeneous
 # The user's defaults for these commands would hide rows from us, or let scancel ask before it does anything.
 OF_QUERIES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 
@@ -180,11 +182,16 @@ def parse_rows(text: str, mark: str) -> list[Job]:
     return [_parse_job(row.removesuffix("\n").split(f"{mark},")) for row in rows]
 
 
+def job_id(text: str) -> int:
+    """``12``, ``12_3`` and ``12_[4-9%2]`` of an array, ``12+0`` of a heterogeneous job: the number in front."""
+    return int(PART.split(text, maxsplit=1)[0])
+
+
 def _parse_job(fields: Sequence[str]) -> Job:
     try:
         number, user, state, reason, start, nodes, partition, left, limit, used, count, name, comment = fields
         return Job(
-            id=int(number.split("_")[0]),
+            id=job_id(number),
             user=int(user),
             name=name,
             state=JobState.parse(state),
