@@ -11,6 +11,7 @@ from pinnace.slurm.commands import (
     FIELDS,
     Slurm,
     batch_script,
+    parse_accounting,
     parse_rows,
     query_environment,
     row_format,
@@ -51,6 +52,34 @@ def test_what_squeue_does_not_know_is_empty() -> None:
 def test_a_job_of_several_parts_has_one_number(number: str) -> None:
     (job,) = parse_rows(row(number=number), MARK)
     assert job.id == 12
+
+
+SACCT = f"""#!{sys.executable}
+import sys
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+assert words["--format"] == "JobID,State,Comment,SubmitLine", words
+rows = [["7", "CANCELLED by 0", "a\\n8|FAILED|", "sbatch --parsable"], ["9_3", "TIMEOUT", "", "sbatch --comment=x\\n"]]
+for row in rows:
+    print("".join(field + words["--delimiter"] for field in row))
+open(sys.argv[0] + ".asked", "a").write(words["--jobs"] + "\\n")
+"""
+
+
+def test_accounting_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sacct").write_text(SACCT)
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert Slurm().sacct() == []
+    first, second = Slurm().sacct(7, 8, 9)
+    assert (first.id, first.state, first.comment) == (7, JobState.CANCELLED, "a\n8|FAILED|")
+    assert (second.id, second.state, second.submit_line) == (9, JobState.TIMEOUT, "sbatch --comment=x")
+    assert (tmp_path / "sacct.asked").read_text() == "7,8,9\n"
+
+
+@pytest.mark.parametrize("text", [f"7{MARK}FAILED{MARK}", f"x{MARK}FAILED{MARK}{MARK}{MARK}", f"7{MARK}ODD{MARK * 3}"])
+def test_what_sacct_was_not_asked_for_is_refused(text: str) -> None:
+    with pytest.raises(SlurmError, match="sacct printed"):
+        parse_accounting(text, MARK)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])

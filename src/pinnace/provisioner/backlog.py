@@ -39,8 +39,8 @@ def subject(action: Action) -> Subject:
     """What an action does, and to what: the same in the next plan, whatever else has changed there."""
     what: object
     match action:
-        case AskAccounting(job=job):
-            what = job
+        case AskAccounting():
+            what = None  # there is one for all jobs
         case Cancel(jobs=jobs):
             what = jobs[0]
         case Retire(node=node) | Forget(node=node) | FreeIndex(node=node):

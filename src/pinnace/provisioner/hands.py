@@ -6,13 +6,15 @@ import contextlib
 import http
 import logging
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import SlurmError
 from pinnace.provisioner import ending, reconciling
-from pinnace.provisioner.translation import claimed
+from pinnace.provisioner.reconciling import NOT_KNOWN
+from pinnace.provisioner.translation import claimed, submitted_for
 from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, read_json
 
@@ -21,13 +23,14 @@ if TYPE_CHECKING:
 
     from pinnace.controlplane.api import Api
     from pinnace.provisioner.reconciling import Action, Memory
-    from pinnace.slurm.commands import Slurm
+    from pinnace.slurm.commands import Accounted, Slurm
     from pinnace.slurm.states import JobState
     from pinnace.spec import ClusterSpec
 
     Object = dict[str, Any]
 
 COMPONENT = "pinnace-provisioner"
+SACCT_INTERVAL = 1.0  # seconds between calls of sacct, at least
 STRATEGIC = "application/strategic-merge-patch+json"
 PLURALS = {"ReplicaSet": "replicasets", "Deployment": "deployments", "StatefulSet": "statefulsets", "Job": "jobs",
            "CronJob": "cronjobs", "Workflow": "workflows"}  # fmt: skip
@@ -181,8 +184,8 @@ class Hands:
                 self.kubernetes.event(pod, "Warning", status["reason"], status["message"])
             case reconciling.Remove(pod=pod):
                 self.kubernetes.delete_now(pod)
-            case reconciling.AskAccounting(job=job):
-                self.memory.ended[job] = self._ask_accounting(job)
+            case reconciling.AskAccounting(jobs=jobs):
+                self._ask_accounting(jobs)
             case reconciling.Retire(node=node):
                 address = str(self.spec.ranges.node(HEAD))
                 self.kubernetes.set_node_status(node, reconciling.retirement(address, timestamp()))
@@ -229,12 +232,20 @@ class Hands:
             return (self.spec.directory / "logs" / f"job-{job}.log").read_text(errors="replace")[-4096:]
         return ""
 
-    def _ask_accounting(self, job: int) -> JobState | None:
+    def _ask_accounting(self, jobs: tuple[int, ...]) -> None:
+        """One call for all. Pods can have us ask again and again, so at least half of the time is for other things."""
+        begun = time.monotonic()
+        self.memory.ended |= dict.fromkeys(jobs, NOT_KNOWN)
         try:
-            return self.slurm.final_state(job)
+            self.memory.ended |= {row.id: self._ended(row) for row in self.slurm.sacct(*jobs) if row.id in jobs}
         except SlurmError as error:  # a site may have no accounting
             log.warning("sacct: %s", error)
-            return None
+        now = time.monotonic()
+        self.memory.next_accounting = now + max(SACCT_INTERVAL, now - begun)
+
+    def _ended(self, row: Accounted) -> reconciling.Ended:
+        claims = (claimed(row.comment, self.spec.name), submitted_for(row.submit_line, self.spec.name))
+        return reconciling.Ended(state=row.state, claims=frozenset(filter(None, claims)))
 
     def _remove_secrets(self, node: str) -> None:
         for suffix in ("crt", "key", "kubeconfig"):

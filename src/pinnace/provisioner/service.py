@@ -111,8 +111,8 @@ class Service:
                 yield self.news.get_nowait()
 
     def _wake(self) -> float:
-        due = [when for when in self.memory.due.values() if when > time.monotonic()]
-        return min([self.next_look, *due])
+        due = [*self.memory.due.values(), self.memory.next_accounting]
+        return min([self.next_look, *(when for when in due if when > time.monotonic())])
 
     def _note(self, change: Listed | Changed) -> None:
         if isinstance(change, Listed):
@@ -181,7 +181,7 @@ class Service:
         if self.backlog.waiting:
             self.next_look = min(self.next_look, now + SOON)
         self._attempt(lambda: self.elastic.step(world, self.known[PODS], self.known[NODES], now))
-        self.memory.forget(set(self.known[PODS]), {job.id for job in self.jobs or ()}, now)
+        self.memory.forget(self.known[PODS], {job.id for job in self.jobs or ()}, now)
 
     def _say_how_long(self, begun: float) -> None:
         """From time to time, for whoever wants to know."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
 REFUSED = "Change the options: `sinfo` shows partitions, their nodes and limits, `sacctmgr show assoc` your accounts."
+ACCOUNTING = ("JobID", "State", "Comment", "SubmitLine")
 FIELDS = ("%i", "%U", "%T", "%r", "%S", "%N", "%P", "%L", "%l", "%M", "%D", "%j", "%k")
 PART = re.compile(r"[_+]")  # begins the part of a job that is an array, or heterogeneous
 # The user's defaults for these commands would hide rows from us, or let scancel ask before it does anything.
@@ -44,6 +45,16 @@ class Job:
     time_used: str
     node_count: str
     comment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounted:
+    """A row of ``sacct``. Not every site keeps comments; the line that submitted a job is always kept."""
+
+    id: int
+    state: JobState
+    comment: str
+    submit_line: str
 
 
 def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -122,12 +133,12 @@ class Slurm:
             raise
         return [job for job in rows if jobs or job.user == os.getuid()]
 
-    def final_state(self, job: int) -> JobState | None:
-        """How a job ended, as accounting knows it; None if it does not."""
-        which = ["--allocations", f"--user={os.getuid()}", f"--jobs={job}"]
-        printed = self.cli("sacct", "--noheader", "--parsable2", "--format=State", *which)
-        states = [JobState.parse(line) for line in printed.split("\n") if line.strip()]
-        return states[-1] if states else None
+    def sacct(self, *jobs: int) -> list[Accounted]:
+        """How these jobs of ours ended, all in one call. Those that accounting does not know are missing."""
+        which = ["--allocations", f"--user={os.getuid()}", f"--jobs={','.join(map(str, jobs))}"]
+        mark = secrets.token_hex(16)
+        form = ["--noheader", "--parsable", f"--delimiter={mark}", f"--format={','.join(ACCOUNTING)}"]
+        return parse_accounting(self.cli("sacct", *form, *which), mark) if jobs else []
 
     def rename(self, job: int, name: str, comment: str) -> None:
         """Let the queue and accounting say what a job is now."""
@@ -180,6 +191,19 @@ def parse_rows(text: str, mark: str) -> list[Job]:
     if before.strip():
         raise SlurmError(f"squeue printed what it was not asked for: {before[:80]!r}")
     return [_parse_job(row.removesuffix("\n").split(f"{mark},")) for row in rows]
+
+
+def parse_accounting(text: str, mark: str) -> list[Accounted]:
+    """What sacct printed with this mark after every field."""
+    *fields, _ = (field.strip() for field in text.split(mark))
+    rows = [fields[start : start + len(ACCOUNTING)] for start in range(0, len(fields), len(ACCOUNTING))]
+    try:
+        return [
+            Accounted(id=job_id(number), state=JobState.parse(state), comment=comment, submit_line=line)
+            for number, state, comment, line in rows
+        ]
+    except (ValueError, IndexError) as error:
+        raise SlurmError(f"sacct printed a row that cannot be read ({error})") from error
 
 
 def job_id(text: str) -> int:
