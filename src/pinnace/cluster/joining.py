@@ -40,7 +40,7 @@ def node_name(environment: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def joined(cluster: Cluster) -> Iterator[str]:
-    """Be a node of a cluster, for pods that tolerate it; gives its name. Nothing of it stays."""
+    """Be a node of a cluster, for a pod that tolerates its taint; gives its name. Nothing of it stays."""
     directory, name = cluster.directory.path, node_name(os.environ)
     api = Api(cluster.kubeconfig)
     with (directory / "logs" / f"agent-{name}.log").open("ab") as log:
