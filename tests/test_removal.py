@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -84,3 +86,25 @@ def test_a_directory_that_is_moved_meanwhile_leads_nowhere_else(
     remove_tree(top)
     assert once.is_set()
     assert sorted(os.listdir(tmp_path / "precious")) == ["b", "file", "inner"]  # noqa: PTH208
+
+
+MOUNTED = """
+import sys
+from pathlib import Path
+from pinnace.node.linux import mount
+from pinnace.removal import remove_tree
+
+top = Path(sys.argv[1])
+mount("none", str(top / "a" / "mounted"), "tmpfs")
+(top / "a" / "mounted" / "file").touch()
+remove_tree(top)
+print(*sorted(str(path.relative_to(top)) for path in top.rglob("*")))
+"""
+
+
+def test_other_file_systems_are_left_alone(top: Path) -> None:
+    for name in ("a/mounted", "a/other", "b"):
+        (top / name).mkdir(parents=True)
+    argv = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", MOUNTED, str(top)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "a a/mounted a/mounted/file\n", done.stderr
