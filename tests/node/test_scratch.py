@@ -13,6 +13,7 @@ import pytest
 from pinnace.errors import UnsafePathError
 from pinnace.node import scratch
 from pinnace.node.cache import file_system
+from trees import make_deep
 
 UID = 12345
 
@@ -56,6 +57,13 @@ def test_nobody_can_take_the_name_of_a_directory_while_it_is_made(
     monkeypatch.setattr(tempfile, "mkdtemp", seen)
     assert scratch.make(tmp_path, UID).is_dir()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_node_whose_pods_made_deep_directories_leaves_nothing(tmp_path: Path) -> None:
+    path = scratch.make(tmp_path, UID)
+    make_deep(path)
+    scratch.remove(path)
+    assert not path.exists()
 
 
 def test_a_place_in_which_others_can_exchange_directories_is_refused(tmp_path: Path) -> None:

@@ -10,14 +10,16 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pimages.archives import NAME, change, docker_tar, layer_of, names_in, oci_tar, unpacked, write_tar
 from pinnace.errors import ImageError
 from pinnace.images.oci import INDEX, MANIFEST, digest_of
+from pinnace.images.push import push
 from pinnace.images.reference import parse
+from pinnace.images.remote import Remote
 from pinnace.images.store import Store
 
 if TYPE_CHECKING:
@@ -283,3 +285,76 @@ def test_links_in_an_archive_that_lead_in_circles_are_damage(tmp_path: Path, sto
     tar = write_tar(tmp_path / "a.tar", {"oci-layout": b"{}"}, {"index.json": "b", "b": "index.json"})
     with pytest.raises(ImageError):
         store.load(tar)
+
+
+class Registry(Remote):
+    """Has everything, and takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__("example.org", "multi", None)
+
+    def log_in(self) -> None:
+        pass
+
+    def has_blob(self, digest: str) -> bool:
+        return bool(digest)
+
+    def put_manifest(self, reference: str, media_type: str, content: bytes) -> None:
+        pass
+
+
+def layout_of(path: Path, document: dict[str, Any], described: str = MANIFEST) -> Path:
+    """A layout of the tiny image whose only entry is a document: its manifest with changes."""
+    layout = unpacked(oci_tar(path / "tiny.tar"), path / "layout")
+    [entry] = json.loads((layout / "index.json").read_text())["manifests"]
+    manifest = json.loads((layout / "blobs" / entry["digest"].replace(":", "/")).read_text())
+    content = json.dumps(manifest | document).encode()
+    (layout / "blobs" / digest_of(content).replace(":", "/")).write_bytes(content)
+    entry |= {"mediaType": described, "digest": digest_of(content), "size": len(content)}
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    return layout
+
+
+@pytest.mark.parametrize("media_type", [MANIFEST, INDEX, None])
+@pytest.mark.parametrize("described", [MANIFEST, INDEX])
+@pytest.mark.parametrize("child", [{"digest": 5}, {"digest": "/some/dir"}, {}])
+def test_what_is_an_index_and_a_manifest_is_refused_before_it_has_a_name(
+    tmp_path: Path, store: Store, media_type: str | None, described: str, child: dict[str, Any]
+) -> None:
+    with pytest.raises(ImageError, match="an index and a manifest at once"):
+        store.load(layout_of(tmp_path, {"mediaType": media_type, "manifests": [child]}, described))
+    assert files(store) == set()
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("digest", ["/some/dir", "sha256:/some/dir", "sha256:../x", "sha512:" + "0" * 64, "", 5, None])
+def test_only_a_digest_leads_to_content(store: Store, digest: Any) -> None:
+    with pytest.raises(ValueError, match="no SHA-256 digest"):
+        store.blob(digest)
+
+
+def test_what_an_earlier_version_has_stored_can_be_listed_and_removed(tmp_path: Path, store: Store) -> None:
+    [loaded] = store.load(oci_tar(tmp_path / "tiny.tar"))
+    manifest = json.loads(store.blob(loaded.digest).read_text())
+    store.blob(loaded.digest).write_text(json.dumps(manifest | {"manifests": [{"digest": 5}]}))
+    assert names(store) == [NAME]
+    store.remove(parse(NAME))
+    assert store.list() == []
+    assert blobs(store) == {}
+
+
+def test_an_index_may_name_other_content_as_a_platform_that_is_not_there(tmp_path: Path, store: Store) -> None:
+    """A layer of another image: it is no manifest, whatever is in it."""
+    [other] = store.load(oci_tar(tmp_path / "other.tar", "other:1", b"other"))
+    layer = json.loads(store.blob(other.digest).read_text())["layers"][0]["digest"]
+    layout = unpacked(oci_tar(tmp_path / "tiny.tar"), tmp_path / "layout")
+    [entry] = json.loads((layout / "index.json").read_text())["manifests"]
+    absent = {"mediaType": MANIFEST, "digest": layer, "size": 1}
+    content = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry, absent]}).encode()
+    (layout / "blobs" / digest_of(content).replace(":", "/")).write_bytes(content)
+    outer = {"mediaType": INDEX, "digest": digest_of(content), "size": len(content)}
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [outer]}))
+    store.load(layout, "multi:1")
+    assert len(names(store)) == 2
+    with pytest.raises(ImageError, match="is damaged"):
+        push(store, digest_of(content), Registry(), "1", lambda _: None)

@@ -12,11 +12,13 @@ from pinnace.provisioner.reconciling import (
     ARCHIVE_PORT,
     JOIN_LIMIT,
     LEAVE_LIMIT,
+    MOST_JOBS,
     NUMBER,
     RETELL,
     VISIBLE,
     AskAccounting,
     Cancel,
+    Ended,
     Explain,
     Fail,
     Forget,
@@ -65,6 +67,11 @@ def missing(*numbers: int) -> Memory:
     return Memory(since={f"missing {number}": NOW - 60 for number in numbers})
 
 
+def ended(*claims: str) -> Ended:
+    """What accounting says of a job that was cancelled."""
+    return Ended(state=JobState.CANCELLED, claims=frozenset(claims))
+
+
 def test_a_new_pod_is_submitted_at_once_even_while_slurm_is_silent() -> None:
     assert plan(world(pod()), Memory(), NOW, room=5) == [Submit(pod=pod())]
 
@@ -97,7 +104,7 @@ def test_a_mark_without_a_job_is_waited_for_and_then_submitted_again() -> None:
     assert plan(world(pod(marked=True), jobs=[], asked=later), memory, later, room=5) == [Submit(pod=pod(marked=True))]
 
 
-@pytest.mark.parametrize("number", ["abc", "", "-1", "1.5", "²", "9" * 5000, "7;8"])
+@pytest.mark.parametrize("number", ["abc", "", "-1", "1.5", "²", "9" * 5000, "7;8", "0", "4294967295"])
 def test_a_number_that_a_tenant_has_made_up_is_none(number: str) -> None:
     """Who creates a pod writes its annotations."""
     body = pod(marked=True, annotations={NUMBER: number})
@@ -180,9 +187,54 @@ def test_a_job_that_the_queue_has_forgotten_is_asked_for() -> None:
     body = pod(job=7)
     assert plan(world(body, jobs=[]), Memory(), NOW, room=5) == []
     memory = missing(7)
-    assert plan(world(body, jobs=[]), memory, NOW, room=5) == [AskAccounting(job=7)]
-    memory.ended[7] = JobState.CANCELLED
+    assert plan(world(body, jobs=[]), memory, NOW, room=5) == [AskAccounting(jobs=(7,))]
+    memory.ended[7] = ended("uid-one")
     assert plan(world(body, jobs=[]), memory, NOW, room=5) == [Fail(pod=body, job=7, state=JobState.CANCELLED)]
+
+
+def test_all_forgotten_jobs_are_asked_for_at_once_the_oldest_first() -> None:
+    pods = [pod(f"p{number}", job=number) for number in range(1, MOST_JOBS + 50)]
+    memory = missing(*range(1, MOST_JOBS + 50))
+    memory.since["missing 120"] = NOW - 90
+    (asked,) = plan(world(*pods, jobs=[]), memory, NOW, room=5)
+    assert isinstance(asked, AskAccounting)
+    assert asked.jobs == (120, *range(1, MOST_JOBS))
+    memory.next_accounting = NOW + 1
+    assert plan(world(*pods, jobs=[]), memory, NOW, room=5) == []
+
+
+@pytest.mark.parametrize("claims", [(), ("uid-two",), ("elastic-1",)])
+def test_a_job_that_a_pod_only_says_is_its_own_tells_nothing_and_ends_nothing(claims: tuple[str, ...]) -> None:
+    """Who creates a pod writes its annotations: any job of the user's can be in there."""
+    body, memory = pod(job=7), missing(7)
+    memory.ended[7] = ended(*claims)
+    (told,) = plan(world(body, jobs=[]), memory, NOW, room=5)
+    assert isinstance(told, Tell)
+    assert "does not remember how it ended" in told.text
+    assert plan(world(body, jobs=[]), memory, NOW + 60, room=5) == [Submit(pod=body)]
+
+
+def test_neither_does_a_job_of_another_pod_that_is_still_in_the_queue() -> None:
+    state = world(pod(job=7), jobs=[job(7, JobState.CANCELLED, uid="uid-two")])
+    (told,) = plan(state, Memory(), NOW, room=5)
+    assert isinstance(told, Tell)
+    assert "cancelled" not in told.text.lower()
+
+
+@pytest.mark.parametrize(("claims", "state"), [((), None), (("uid-two",), JobState.CANCELLED)])
+def test_a_pod_on_a_node_learns_how_its_job_ended_if_it_was_one_of_this_cluster(
+    claims: tuple[str, ...], state: JobState | None
+) -> None:
+    body, memory = pod(node="job-7", phase="Running"), missing(7)
+    memory.ended[7] = ended(*claims)
+    assert plan(world(body, jobs=[]), memory, NOW, room=5) == [Fail(pod=body, job=7, state=state)]
+
+
+def test_what_accounting_said_is_forgotten_with_the_pod_that_named_the_job() -> None:
+    memory = Memory(ended={number: ended() for number in range(1, 10)})
+    pods = [pod("a", job=3), pod("b", node="job-4"), pod("c", annotations={NUMBER: "x"})]
+    memory.forget({body["metadata"]["uid"]: body for body in pods}, set(), NOW)
+    assert sorted(memory.ended) == [3, 4]
 
 
 def test_a_pod_whose_node_died_has_failed_for_slurms_reason() -> None:
@@ -203,6 +255,16 @@ def test_a_deleted_pod_does_not_wait_for_a_dead_kubelet() -> None:
     body = pod(job=7, node="job-7", phase="Running", deleted=True)
     found = plan(world(body, jobs=[job(7, JobState.NODE_FAIL)]), Memory(), NOW, room=5)
     assert found == [Fail(pod=body, job=7, state=JobState.NODE_FAIL), Remove(pod=body)]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Running"])
+def test_a_pod_that_only_a_finalizer_keeps_is_not_removed_again(phase: str) -> None:
+    body = pod(job=7, node="job-7", phase=phase, deleted=True)
+    body["metadata"] |= {"finalizers": ["example.com/wait"], "deletionGracePeriodSeconds": 30}
+    state = world(body, jobs=[job(7, JobState.NODE_FAIL)])
+    assert Remove(pod=body) in plan(state, Memory(), NOW, room=5)
+    body["metadata"]["deletionGracePeriodSeconds"] = 0
+    assert Remove(pod=body) not in plan(state, Memory(), NOW, room=5)
 
 
 def test_a_job_without_a_pod_is_cancelled_if_it_waits_and_has_a_moment_if_it_runs() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import http.client
+
 import pytest
 
+from pinnace.controlplane.api import ApiError
 from pinnace.errors import SlurmError, UsageError
 from pinnace.provisioner.refusals import Kind, kind
 
@@ -31,4 +35,20 @@ def test_when_to_try_again(text: str, expected: Kind) -> None:
 
 def test_our_own_refusals_and_silence() -> None:
     assert kind(UsageError("no")) is Kind.NEVER
-    assert kind(OSError("gone")) is Kind.NOT_NOW
+    broken = (ConnectionRefusedError(), TimeoutError(), http.client.BadStatusLine(""), OSError(113, "no route"))
+    for silence in (*broken, ApiError(503, "etcd has no leader")):
+        assert kind(silence) is Kind.NOT_NOW
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        http.client.InvalidURL("URL can't contain control characters"),
+        ApiError(422, "Pod is invalid: try again"),
+        ApiError(403, "namespace is being terminated"),
+        OSError(errno.E2BIG, "Argument list too long"),
+        ValueError("embedded null byte"),
+    ],
+)
+def test_what_a_pod_can_bring_about_does_not_hold_those_of_others(error: Exception) -> None:
+    assert kind(error) is Kind.NEVER

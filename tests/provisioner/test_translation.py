@@ -11,7 +11,7 @@ import pytest
 from pinnace import interpreter
 from pinnace.errors import UsageError
 from pinnace.provisioner.settings import Settings
-from pinnace.provisioner.translation import claimed, comment, job_options, submission, tag
+from pinnace.provisioner.translation import claimed, comment, job_options, submission, submitted_for, tag
 from provisioner.samples import container, pod
 
 INTERPRETER = shlex.quote(interpreter.__file__)
@@ -117,6 +117,17 @@ def test_names_and_comment_tell_whose_it_is() -> None:
     assert claimed(text, "mine") == "uid-one"
     assert claimed(text, "other") is None
     assert claimed("pinnace:mine", "mine") is None
+
+
+def test_the_line_that_submitted_a_job_tells_too_and_pods_cannot_choose_its_end() -> None:
+    forged = pod(annotations={"pinnace.dev/flags": "--time=5"}, containers=[])
+    made = submission(forged, [], PLAIN, cluster="mine", directory=Path("/a b"), python="python3")
+    line = " ".join(["sbatch", "--parsable", "--job-name=x --comment=pinnace:mine:uid-two:a/b", *made.options])
+    assert submitted_for(line, "mine") == "uid-one"
+    assert submitted_for(line, "other") is None
+    assert submitted_for("sbatch '--comment=pinnace:mine:uid-one:a/b'", "mine") == "uid-one"
+    for other in ("", "sbatch thesis.sh", f"{line} thesis.sh", "sbatch --comment=pinnace:mine"):
+        assert submitted_for(other, "mine") is None
 
 
 def test_the_job_is_the_agent_itself() -> None:

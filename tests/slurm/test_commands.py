@@ -11,6 +11,7 @@ from pinnace.slurm.commands import (
     FIELDS,
     Slurm,
     batch_script,
+    parse_accounting,
     parse_rows,
     query_environment,
     row_format,
@@ -47,6 +48,40 @@ def test_what_squeue_does_not_know_is_empty() -> None:
     assert (job.id, job.start, job.comment) == (7, "", "")
 
 
+@pytest.mark.parametrize("number", ["12", "12_3", "12_[1-5]", "12_[1,4-9%2]", "12+0", "12+1"])
+def test_a_job_of_several_parts_has_one_number(number: str) -> None:
+    (job,) = parse_rows(row(number=number), MARK)
+    assert job.id == 12
+
+
+SACCT = f"""#!{sys.executable}
+import sys
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+assert words["--format"] == "JobID,State,Comment,SubmitLine", words
+rows = [["7", "CANCELLED by 0", "a\\n8|FAILED|", "sbatch --parsable"], ["9_3", "TIMEOUT", "", "sbatch --comment=x\\n"]]
+for row in rows:
+    print("".join(field + words["--delimiter"] for field in row))
+open(sys.argv[0] + ".asked", "a").write(words["--jobs"] + "\\n")
+"""
+
+
+def test_accounting_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sacct").write_text(SACCT)
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert Slurm().sacct() == []
+    first, second = Slurm().sacct(7, 8, 9)
+    assert (first.id, first.state, first.comment) == (7, JobState.CANCELLED, "a\n8|FAILED|")
+    assert (second.id, second.state, second.submit_line) == (9, JobState.TIMEOUT, "sbatch --comment=x")
+    assert (tmp_path / "sacct.asked").read_text() == "7,8,9\n"
+
+
+@pytest.mark.parametrize("text", [f"7{MARK}FAILED{MARK}", f"x{MARK}FAILED{MARK}{MARK}{MARK}", f"7{MARK}ODD{MARK * 3}"])
+def test_what_sacct_was_not_asked_for_is_refused(text: str) -> None:
+    with pytest.raises(SlurmError, match="sacct printed"):
+        parse_accounting(text, MARK)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 @pytest.mark.parametrize("separator", ["\x1f", "|", ","])
 def test_no_name_or_comment_can_forge_a_row(end: str, separator: str) -> None:
@@ -56,7 +91,9 @@ def test_no_name_or_comment_can_forge_a_row(end: str, separator: str) -> None:
     assert [(job.id, job.name, job.comment) for job in jobs] == [(12, text, "c"), (13, "n", text)]
 
 
-@pytest.mark.parametrize("text", ["12 n RUNNING\n", f"{MARK}>12{MARK},1000\n", row(user="alice"), row() + f"{MARK}>\n"])
+@pytest.mark.parametrize(
+    "text", ["12 n RUNNING\n", f"{MARK}>12{MARK},1000\n", row(user="alice"), row(number="x+0"), row() + f"{MARK}>\n"]
+)
 def test_what_is_not_as_we_asked_for_it_is_refused(text: str) -> None:
     with pytest.raises(SlurmError, match="squeue printed"):
         parse_rows(text, MARK)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pinnace.storage import directories as storage_directories
 from pinnace.storage.directories import Directories, VolumeNameError, volume_name
+from trees import make_deep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +98,30 @@ def test_the_end_of_nothing_leaves_nothing(directories: Directories) -> None:
     assert directories.end()
     assert not directories.root.exists()
     assert directories.end()
+
+
+def test_no_depth_of_directories_stops_the_trash_or_the_end(directories: Directories) -> None:
+    for name in ("default-a-1", "default-b-2"):
+        make_deep(directories.make(name, ephemeral=True))
+    directories.discard("default-a-1")
+    directories.empty_trash()
+    assert not any((directories.root / ".trash").iterdir())
+    assert directories.end()
+    assert not directories.root.exists()
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(
+    directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fail(path: Path) -> None:
+        tried.append(path.name.partition(".")[0])
+        raise RecursionError
+
+    for name in ("default-a-1", "default-b-2"):
+        directories.make(name, ephemeral=True)
+        directories.discard(name)
+    monkeypatch.setattr(storage_directories, "remove_tree", fail)
+    directories.empty_trash()
+    assert sorted(tried) == ["default-a-1", "default-b-2"]

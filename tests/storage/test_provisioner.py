@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -173,6 +174,23 @@ def test_what_is_gone_is_not_looked_at() -> None:
     assert provisioner.known[CLAIMS] == {}
     provisioner.work(0.0)
     assert not provisioner.due
+
+
+def test_the_trash_is_emptied_again_after_any_failure(
+    api: FakeApi, directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: queue.Queue[None] = queue.Queue()
+
+    def fail() -> None:
+        calls.put(None)
+        raise RecursionError
+
+    monkeypatch.setattr(directories, "empty_trash", fail)
+    keeper = Keeper(api, Pool(provisioner=SHARED), directories)
+    keeper.begin([], [])
+    for _ in range(2):
+        calls.get(timeout=10)
+        keeper.discarded.set()
 
 
 class TestDeparted:

@@ -39,6 +39,7 @@ from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
 from pinnace.node.config import SANDBOX_IMAGE
+from pinnace.removal import remove_tree
 from pinnace.spec import ClusterSpec, read_json, write_json
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ class Directory:
         return path
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
 
 def need_room(path: Path, least: int = ROOM) -> None:

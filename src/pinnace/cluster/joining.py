@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +17,7 @@ from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
 from pinnace.node.linux import die_with_parent
+from pinnace.removal import remove_tree
 from pinnace.slurm import host_name
 from pinnace.spec import agent_argv, read_json
 
@@ -40,7 +40,7 @@ def node_name(environment: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def joined(cluster: Cluster) -> Iterator[str]:
-    """Be a node of a cluster, for pods that tolerate it; gives its name. Nothing of it stays."""
+    """Be a node of a cluster, for a pod that tolerates its taint; gives its name. Nothing of it stays."""
     directory, name = cluster.directory.path, node_name(os.environ)
     api = Api(cluster.kubeconfig)
     with (directory / "logs" / f"agent-{name}.log").open("ab") as log:
@@ -78,7 +78,7 @@ def _remove(directory: Path, name: str) -> None:
             file.unlink(missing_ok=True)
     for secret in (directory / "secrets").glob(f"node-{name}.*"):
         secret.unlink(missing_ok=True)
-    shutil.rmtree(directory / "pods" / name, ignore_errors=True)
+    remove_tree(directory / "pods" / name)
 
 
 def _wait_ready(api: Api, agent: subprocess.Popen[bytes], name: str, log: Path) -> None:

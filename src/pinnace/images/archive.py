@@ -19,15 +19,13 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from pinnace.errors import ImageError
-from pinnace.images.oci import CONFIG, INDEX, LAYER, MANIFEST, digest_of
+from pinnace.images.oci import CONFIG, INDICES, LAYER, MANIFEST, MANIFESTS, checked_digest, digest_of, media_type_of
 from pinnace.images.reference import Reference, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-INDICES = {INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"}
-MANIFESTS = {MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"}
 NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 PIECE = 1 << 20
 LARGEST_MANIFEST = 4 << 20  # what registries accept
@@ -45,7 +43,7 @@ class Blob:
     open: Callable[[], IO[bytes]]
 
     def __post_init__(self) -> None:
-        _place(self.digest)  # it becomes the name of a file
+        checked_digest(self.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +215,7 @@ class _Walk:
                 f"the manifest {digest} of {image.name} is damaged", hint="Make or copy the archive again."
             )
         document = json.loads(content)
-        kind = document.get("mediaType") or descriptor.get("mediaType")
+        kind = media_type_of(document, descriptor.get("mediaType"))
         if kind in INDICES:
             found = False
             for child in document["manifests"]:
@@ -303,7 +301,4 @@ def _small(source: Source, name: str) -> bytes:
 
 
 def _place(digest: str) -> str:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
-        raise ValueError(f"{digest!r} is no SHA-256 digest")
-    return f"blobs/{algorithm}/{value}"
+    return f"blobs/{checked_digest(digest).replace(':', '/')}"

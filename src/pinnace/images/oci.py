@@ -1,4 +1,4 @@
-"""OCI images as single files, the kind that ``ctr images import`` takes."""
+"""OCI images: what their documents are and name, and images as single files, as ``ctr images import`` takes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 INDEX = "application/vnd.oci.image.index.v1+json"
+INDICES = {INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"}
+MANIFESTS = {MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"}
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def one_binary_image(binary: Path, reference: str, arch: str, level: int = 1) -> bytes:
@@ -50,6 +54,32 @@ def one_binary_image(binary: Path, reference: str, arch: str, level: int = 1) ->
     files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": json.dumps(index).encode()}
     files |= {f"blobs/{digest.replace(':', '/')}": data for digest, data in blobs.items()}
     return _tar({name: (data, 0o644) for name, data in files.items()})
+
+
+def checked_digest(digest: Any) -> str:
+    """A digest as somebody wrote it, which becomes the name of a file."""
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest!r} is no SHA-256 digest")
+    return digest
+
+
+def media_type_of(document: dict[str, Any], described: str | None = None) -> str:
+    """What a document is: what it says itself, or who names it, or what is in it.
+
+    What could be taken for an index by one reader and for a manifest by another is refused (see CVE-2021-41190).
+    """
+    is_index, is_manifest = "manifests" in document, "config" in document or "layers" in document
+    said = document.get("mediaType") or described or (INDEX if is_index else MANIFEST)
+    if (is_index and (is_manifest or said in MANIFESTS)) or (is_manifest and said in INDICES):
+        raise ValueError("it is an index and a manifest at once")
+    return str(said)
+
+
+def named_in(document: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """The digests that a document names: of manifests, if it is an index, and of other content."""
+    if media_type_of(document) in INDICES:
+        return {checked_digest(child["digest"]) for child in document["manifests"]}, set()
+    return set(), {checked_digest(part["digest"]) for part in (document["config"], *document["layers"])}
 
 
 def digest_of(data: bytes) -> str:

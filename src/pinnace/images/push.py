@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pinnace.images.archive import INDICES
-from pinnace.images.oci import INDEX, MANIFEST, digest_of
+from pinnace.images.archive import explained
+from pinnace.images.oci import INDICES, digest_of, media_type_of, named_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,11 @@ def push(store: Store, digest: str, remote: Remote, tag: str, say: Callable[[str
 
 def _send(store: Store, digest: str, remote: Remote, say: Callable[[str], None], sent: set[str]) -> tuple[str, bytes]:
     """Everything below a manifest or index, unless it was sent already. Gives that itself, with its type."""
-    content = store.blob(digest).read_bytes()
-    document = json.loads(content)
-    media_type = document.get("mediaType") or (INDEX if "manifests" in document else MANIFEST)  # it may be left out
+    with explained(digest):
+        content = store.document(digest)
+        document = json.loads(content)
+        media_type = media_type_of(document)
+        named_in(document)  # all of them are digests
     if media_type not in INDICES:
         _send_blobs(store, [document["config"], *document["layers"]], remote, say)
         return media_type, content

@@ -28,7 +28,8 @@ from typing import IO, TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.errors import ImageError
-from pinnace.images.archive import PIECE, Blob, Image, explained, images_in
+from pinnace.images.archive import DAMAGED, LARGEST_MANIFEST, PIECE, Blob, Image, explained, images_in
+from pinnace.images.oci import checked_digest, named_in
 from pinnace.images.reference import Reference
 from pinnace.images.registry import hosts_toml
 
@@ -126,7 +127,7 @@ class Store:
         found = []
         for link in self._repositories.glob("**/_manifests/tags/*/current/link"):
             tag, repository = link.parents[1].name, link.parents[4].relative_to(self._repositories)
-            with contextlib.suppress(OSError):  # removed just now
+            with contextlib.suppress(OSError, ValueError):  # removed just now, or no digest
                 found.append(self._stored(Reference.of_repository(str(repository), tag), link.read_text()))
         return sorted(found, key=lambda stored: str(stored.name))
 
@@ -135,7 +136,7 @@ class Store:
         link = self._repositories / name.repository / "_manifests/tags" / name.tag / "current/link"
         try:
             return self._stored(name, link.read_text())
-        except OSError:
+        except (OSError, ValueError):
             raise no_image(name) from None
 
     def remove(self, name: Reference) -> None:
@@ -174,15 +175,28 @@ class Store:
             if digest in found or not self.blob(digest).exists():
                 continue
             found.add(digest)
-            document = json.loads(self.blob(digest).read_bytes())
-            left += [child["digest"] for child in document.get("manifests", ())]
-            if "config" in document:
-                found |= {part["digest"] for part in (document["config"], *document["layers"])}
+            manifests, parts = self._named_in(digest)
+            left += manifests
+            found |= parts
         return found
+
+    def _named_in(self, digest: str) -> tuple[set[str], set[str]]:
+        """The digests in a manifest or index. What is neither names nothing: an index can name any other content."""
+        try:
+            return named_in(json.loads(self.document(digest)))
+        except DAMAGED:
+            return set(), set()
+
+    def document(self, digest: str) -> bytes:
+        """A manifest or index."""
+        path = self.blob(digest)
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise ValueError(f"{digest} is too large for a manifest")
+        return path.read_bytes()
 
     def blob(self, digest: str) -> Path:
         """Where the content of a digest is, if it is there."""
-        value = digest.removeprefix("sha256:")
+        value = checked_digest(digest).removeprefix("sha256:")
         return self._blobs / value[:2] / value / "data"
 
     @contextlib.contextmanager

@@ -441,7 +441,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
             name = words.known_as or arrival.node_name(os.environ)
             index = joining_index(spec, name)
             labels |= arrival.labels(os.environ, host)
-            taints = arrival.taints(words.pod) if words.pod else ()
+            taints = arrival.taints(words.pod, words.known_as)
         checks.require_watches()
         node = NodeSpec(
             cluster=spec,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EVICT = signal.SIGUSR1  # from the agent: end the pod
 EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
 ZONE = "slurm-jobs"
+LONGEST_VALUE = 63  # of a label or taint; a name may have 253, and ends with the number of its job
 
 
 def node_name(environment: Mapping[str, str]) -> str:
@@ -35,6 +36,10 @@ def labels(environment: Mapping[str, str], host: str) -> dict[str, str]:
     return known
 
 
-def taints(tenant: Tenant) -> tuple[str, ...]:
-    """Nobody else is to be placed here."""
-    return (f"pinnace.dev/pod={tenant.uid}:NoSchedule",)
+def taints(tenant: Tenant | None, known_as: str | None) -> tuple[str, ...]:
+    """Nobody else is to be placed on a node that is for one pod: the provisioner's, or that of ``pinnace pod``.
+
+    From the start: DaemonSets put their pods on a node that is cordoned, too. An elastic node is for anybody.
+    """
+    whose = tenant.uid if tenant else (known_as or "")[-LONGEST_VALUE:].lstrip("-.")
+    return (f"pinnace.dev/pod={whose}:NoSchedule",) if whose else ()

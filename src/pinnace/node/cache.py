@@ -143,7 +143,10 @@ def close(lease: Lease) -> None:
             scratch.remove(path)
     if not _erased(lease.containerd / DATABASE):
         return drop(lease.path)
-    parts = look(lease.containerd)
+    try:
+        parts = look(lease.containerd)
+    except OSError:  # of an image with paths that are longer than the kernel takes
+        return drop(lease.path)
     if any(parts.get(name, seen) != seen for name, seen in lease.parts.items() if name.startswith(SNAPSHOTS)):
         return drop(lease.path)  # somebody cleaned up in it meanwhile
     closed = Closed(fits=lease.fits, time=time.time(), size=size_of(lease.containerd), parts=parts)

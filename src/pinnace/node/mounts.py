@@ -20,6 +20,7 @@ from pinnace.node.linux import (
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_PRIVATE,
     MS_REC,
     MS_SLAVE,
     MS_UNBINDABLE,
@@ -161,10 +162,14 @@ def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None 
 
 
 def make_read_only(paths: Iterable[str]) -> None:
-    """Let directories be read in this mount namespace, and written nowhere in it. A host may lack some of them."""
+    """Let directories be read in this mount namespace, and written nowhere in it. A host may lack some of them.
+
+    What the host mounts in them later would come writable, so it does not come at all.
+    """
     for path in paths:
         if Path(path).is_dir():
             mount(path, path, flags=MS_BIND | MS_REC)
+            mount("none", path, flags=MS_REC | MS_PRIVATE)
             mount_setattr(path, flags=AT_RECURSIVE, attr_set=MOUNT_ATTR_RDONLY)
 
 

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.node.mountinfo import mount_points, mount_table
+from pinnace.removal import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def is_own(path: Path) -> bool:
 def remove(path: Path) -> None:
     """Remove a node's directory with all that is in it, unless something is mounted below it: that is not ours."""
     if not mounts_below(path, mount_table()):
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
 
 
 def mounts_below(path: Path, table: str) -> list[str]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import http
 import logging
-import shutil
+import re
+import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import SlurmError
 from pinnace.provisioner import ending, reconciling
-from pinnace.provisioner.translation import claimed
+from pinnace.provisioner.reconciling import NOT_KNOWN
+from pinnace.provisioner.translation import claimed, submitted_for
+from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, read_json
 
 if TYPE_CHECKING:
@@ -19,16 +23,19 @@ if TYPE_CHECKING:
 
     from pinnace.controlplane.api import Api
     from pinnace.provisioner.reconciling import Action, Memory
-    from pinnace.slurm.commands import Slurm
+    from pinnace.slurm.commands import Accounted, Slurm
     from pinnace.slurm.states import JobState
     from pinnace.spec import ClusterSpec
 
     Object = dict[str, Any]
 
 COMPONENT = "pinnace-provisioner"
+SACCT_INTERVAL = 1.0  # seconds between calls of sacct, at least
 STRATEGIC = "application/strategic-merge-patch+json"
 PLURALS = {"ReplicaSet": "replicasets", "Deployment": "deployments", "StatefulSet": "statefulsets", "Job": "jobs",
            "CronJob": "cronjobs", "Workflow": "workflows"}  # fmt: skip
+GROUP_VERSION = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9]{1,63}")  # none of these kinds is of the core group
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 
 log = logging.getLogger("pinnace.provisioner")
 
@@ -70,14 +77,14 @@ class Kubernetes:
         self._unless_gone(lambda: self.api.request("DELETE", self.path(pod), body))
 
     def evict(self, pod: Object) -> None:
-        """As a drain does it: a PodDisruptionBudget may say not now."""
+        """As a drain does it: a PodDisruptionBudget may say not now. What is said of one pod stops no other."""
         metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         try:
             self._unless_gone(lambda: self.api.request("POST", f"{self.path(pod)}/eviction", body))
         except ApiError as error:
             if error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
-                raise
+                log.warning("%s/%s is not evicted: %s", metadata["namespace"], metadata["name"], error)
 
     def event(self, pod: Object, kind: str, reason: str, text: str) -> None:
         metadata = pod["metadata"]
@@ -106,12 +113,12 @@ class Kubernetes:
         metadata = pod["metadata"]
         while len(found) < 4:
             references = [owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")]
-            if not references or references[0]["kind"] not in PLURALS:
+            where = owner_path(references[0], pod["metadata"]["namespace"]) if references else None
+            if where is None:
                 return found
             owner = references[0]
-            where = f"/apis/{owner['apiVersion']}/namespaces/{pod['metadata']['namespace']}"
             try:
-                got = self.api.get(f"{where}/{PLURALS[owner['kind']]}/{owner['name']}")
+                got = self.api.get(where)
             except ApiError:
                 return found
             found.append({"kind": owner["kind"], "metadata": got["metadata"]})
@@ -137,6 +144,14 @@ class Kubernetes:
                 raise
             return False
         return True
+
+
+def owner_path(owner: Object, namespace: str) -> str | None:
+    """Where the API has an owner, if it is of a kind that we look at. Tenants write what they like into references."""
+    group_version, kind, name = owner["apiVersion"], owner["kind"], owner["name"]
+    if kind not in PLURALS or not GROUP_VERSION.fullmatch(group_version) or not NAME.fullmatch(name):
+        return None
+    return f"/apis/{quote(group_version)}/namespaces/{quote(namespace)}/{PLURALS[kind]}/{quote(name, safe='')}"
 
 
 class Hands:
@@ -169,8 +184,8 @@ class Hands:
                 self.kubernetes.event(pod, "Warning", status["reason"], status["message"])
             case reconciling.Remove(pod=pod):
                 self.kubernetes.delete_now(pod)
-            case reconciling.AskAccounting(job=job):
-                self.memory.ended[job] = self._ask_accounting(job)
+            case reconciling.AskAccounting(jobs=jobs):
+                self._ask_accounting(jobs)
             case reconciling.Retire(node=node):
                 address = str(self.spec.ranges.node(HEAD))
                 self.kubernetes.set_node_status(node, reconciling.retirement(address, timestamp()))
@@ -217,12 +232,20 @@ class Hands:
             return (self.spec.directory / "logs" / f"job-{job}.log").read_text(errors="replace")[-4096:]
         return ""
 
-    def _ask_accounting(self, job: int) -> JobState | None:
+    def _ask_accounting(self, jobs: tuple[int, ...]) -> None:
+        """One call for all. Pods can have us ask again and again, so at least half of the time is for other things."""
+        begun = time.monotonic()
+        self.memory.ended |= dict.fromkeys(jobs, NOT_KNOWN)
         try:
-            return self.slurm.final_state(job)
+            self.memory.ended |= {row.id: self._ended(row) for row in self.slurm.sacct(*jobs) if row.id in jobs}
         except SlurmError as error:  # a site may have no accounting
             log.warning("sacct: %s", error)
-            return None
+        now = time.monotonic()
+        self.memory.next_accounting = now + max(SACCT_INTERVAL, now - begun)
+
+    def _ended(self, row: Accounted) -> reconciling.Ended:
+        claims = (claimed(row.comment, self.spec.name), submitted_for(row.submit_line, self.spec.name))
+        return reconciling.Ended(state=row.state, claims=frozenset(filter(None, claims)))
 
     def _remove_secrets(self, node: str) -> None:
         for suffix in ("crt", "key", "kubeconfig"):
@@ -231,7 +254,7 @@ class Hands:
     def _remove_files(self, node: str) -> None:
         self._remove_secrets(node)
         for directory in (self.spec.pod_logs(node), self.spec.logs(node), self.spec.ranks(node)):
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
         (self.spec.directory / "logs" / f"{node}.log").unlink(missing_ok=True)
 
 

@@ -32,7 +32,9 @@ Object = dict[str, Any]
 
 MARK, NUMBER = "pinnace.dev/submitted-at", "pinnace.dev/job"  # annotations of a pod
 JOB_LABEL = "pinnace.dev/job"  # of a node
-DIGITS = 18  # of the largest number that is taken for one of a job
+DIGITS = 10  # of the largest number that a job can have
+LARGEST = 0xFFFFFFF0  # and that number; those behind it mean other things to Slurm
+MOST_JOBS = 100  # that accounting is asked for at once
 NO_NODE: Object = {"status": {}}
 NO_POD: Object = {"spec": {}}
 ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
@@ -100,9 +102,9 @@ class Remove:
 
 @dataclass(frozen=True, kw_only=True)
 class AskAccounting:
-    """How a job ended that squeue has forgotten."""
+    """How jobs ended that squeue has forgotten."""
 
-    job: int
+    jobs: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,17 @@ Action = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a job ended, and the pods or elastic nodes of this cluster that it is proven to have been for."""
+
+    state: JobState | None
+    claims: frozenset[str]
+
+
+NOT_KNOWN = Ended(state=None, claims=frozenset())
+
+
 @dataclass(kw_only=True)
 class Memory:
     """What need not survive us. Times are of the monotonic clock."""
@@ -141,7 +154,8 @@ class Memory:
     submitted: dict[int, float] = field(default_factory=dict)  # job: when sbatch returned
     due: dict[str, float] = field(default_factory=dict)  # pod: not before
     tries: dict[str, int] = field(default_factory=dict)
-    ended: dict[int, JobState | None] = field(default_factory=dict)  # what accounting said
+    ended: dict[int, Ended] = field(default_factory=dict)  # what accounting said
+    next_accounting: float = 0.0  # it is not asked before
     since: dict[str, float] = field(default_factory=dict)  # when something odd was first seen
     told: dict[str, str] = field(default_factory=dict)
     hold: float = 0.0  # no submission before
@@ -155,8 +169,10 @@ class Memory:
         """For how long something has been odd; the first call begins to count."""
         return now - self.since.setdefault(what, now)
 
-    def forget(self, pods: set[str], jobs: set[int], now: float) -> None:
+    def forget(self, pods: Mapping[str, Object], jobs: set[int], now: float) -> None:
         """Keep nothing about what is not there any more."""
+        named = {job for pod in pods.values() for job in named_jobs(pod)}
+        self.ended = {job: ended for job, ended in self.ended.items() if job in named}
         for mapping in (self.due, self.tries, self.told, self.marked):
             for uid in [uid for uid in mapping if uid not in pods]:
                 del mapping[uid]
@@ -187,7 +203,14 @@ def job_of_node(name: str) -> int | None:
 
 def job_number(text: str) -> int | None:
     """The number of a job in what others may have written: an annotation of a pod can be anything."""
-    return int(text) if len(text) <= DIGITS and text.isascii() and text.isdigit() else None
+    number = int(text) if len(text) <= DIGITS and text.isascii() and text.isdigit() else 0
+    return number if 0 < number <= LARGEST else None
+
+
+def named_jobs(pod: Object) -> set[int]:
+    """The jobs whose end can matter to a pod, as it says itself."""
+    noted = job_number(pod["metadata"].get("annotations", {}).get(NUMBER, ""))
+    return {job for job in (noted, job_of_node(pod["spec"].get("nodeName", ""))) if job is not None}
 
 
 def plan(world: World, memory: Memory, now: float, *, room: int) -> list[Action]:
@@ -204,6 +227,7 @@ class _Pass:
             claim = claimed(job.comment, world.cluster)
             if claim and job.state.phase is not Phase.ENDED:
                 self.claims.setdefault(claim, []).append(job)
+        self.unknown: set[int] = set()  # jobs that have ended, nobody here knows how
 
         self.busy = {
             pod["spec"].get("nodeName") for pod in world.pods.values() if not ending.is_terminal(pod)
@@ -215,6 +239,7 @@ class _Pass:
                 yield from self._pod(uid, pod)
         if self.world.jobs is None:
             return
+        yield from self._accounting()
         yield from self._orphans()
         yield from self._superfluous()
         yield from self._nodes()
@@ -229,12 +254,33 @@ class _Pass:
             return self.world.asked > self.memory.since.setdefault(f"missing {job}", self.now) + SURE
         return known.state.phase is Phase.ENDED and known.state is not JobState.COMPLETING
 
-    def _state(self, job: int) -> JobState | None:
+    def _state(self, job: int, uid: str = "") -> JobState | None:
+        """How a job ended, if it is proven to have been for this pod; without one, for anything of this cluster.
+
+        A pod can name any job, and is to learn nothing of others'. Without proof a job is one that Slurm has forgotten:
+        a pod that waits is tried again, later and later, and is not ended for what became of somebody else's job.
+        """
         known = self.jobs.get(job)
-        return known.state if known else self.memory.ended.get(job)
+        ended = self._of_queue(known) if known else self.memory.ended.get(job, NOT_KNOWN)
+        proven = uid in ended.claims if uid else bool(ended.claims)
+        return ended.state if proven else None
+
+    def _of_queue(self, job: Job) -> Ended:
+        claim = claimed(job.comment, self.world.cluster)
+        return Ended(state=job.state, claims=frozenset([claim] if claim else []))
 
     def _knows_end(self, job: int) -> bool:
-        return job in self.jobs or job in self.memory.ended
+        """Whether it is known how a job ended, or that nobody knows. If not, accounting is asked."""
+        known = job in self.jobs or job in self.memory.ended
+        if not known:
+            self.unknown.add(job)
+        return known
+
+    def _accounting(self) -> Iterator[Action]:
+        """One question for all jobs. Those that have been missing for longest come first: pods can name new ones."""
+        if self.unknown and self.now >= self.memory.next_accounting:
+            oldest = sorted(self.unknown, key=lambda job: (self.memory.since.get(f"missing {job}", 0.0), job))
+            yield AskAccounting(jobs=tuple(oldest[:MOST_JOBS]))
 
     def _pod(self, uid: str, pod: Object) -> Iterator[Action]:
         name = pod["spec"].get("nodeName")
@@ -256,13 +302,9 @@ class _Pass:
         if job is None or self.world.jobs is None:
             return
         if self._ended(job):
-            if ending.needs_explanation(pod):
-                yield (
-                    Explain(pod=pod, job=job, state=self._state(job))
-                    if self._knows_end(job)
-                    else AskAccounting(job=job)
-                )
-            if pod["metadata"].get("deletionTimestamp"):
+            if ending.needs_explanation(pod) and self._knows_end(job):
+                yield Explain(pod=pod, job=job, state=self._state(job))
+            if is_to_be_removed(pod):
                 yield Remove(pod=pod)
         elif is_ours(pod) and job in self.jobs and self._idle_for(job) > LEAVE_LIMIT:
             yield Cancel(jobs=(job,), why="its pod has ended")
@@ -275,11 +317,9 @@ class _Pass:
         return self.memory.odd_for(f"idle {job}", self.now)
 
     def _failed(self, pod: Object, job: int) -> Iterator[Action]:
-        if not self._knows_end(job):
-            yield AskAccounting(job=job)
-        else:
+        if self._knows_end(job):
             yield Fail(pod=pod, job=job, state=self._state(job))
-            if pod["metadata"].get("deletionTimestamp"):
+            if is_to_be_removed(pod):
                 yield Remove(pod=pod)
 
     def _waiting(self, uid: str, pod: Object) -> Iterator[Action]:
@@ -322,12 +362,9 @@ class _Pass:
 
     def _lost(self, uid: str, pod: Object, job: int) -> Iterator[Action]:
         """A job that ended before it took its pod. Who cancels a job does not want the pod; the rest is tried again."""
-        if not self._ended(job):
+        if not self._ended(job) or not self._knows_end(job):
             return
-        if not self._knows_end(job):
-            yield AskAccounting(job=job)
-            return
-        state = self._state(job)
+        state = self._state(job, uid)
         if state in {JobState.CANCELLED, JobState.DEADLINE, JobState.TIMEOUT}:
             yield Fail(pod=pod, job=job, state=state)
         elif f"retry {job}" not in self.memory.since:
@@ -356,7 +393,7 @@ class _Pass:
             and self.world.pods.get(uid, NO_POD)["spec"].get("nodeName", f"job-{job.id}") != f"job-{job.id}"
         ]
         if taken:
-            yield Cancel(jobs=tuple(taken), why="other jobs had room for their pods")
+            yield Cancel(jobs=tuple(sorted(taken)), why="other jobs had room for their pods")
 
     def _nodes(self) -> Iterator[Action]:
         held = {pod["spec"].get("nodeName") for pod in self.world.pods.values()}
@@ -380,6 +417,13 @@ class _Pass:
                 orderly or self.memory.odd_for(f"index {name}", self.now) > COLD
             ):
                 yield FreeIndex(index=index, node=name)
+
+
+def is_to_be_removed(pod: Object) -> bool:
+    """Whether a deleted pod waits for us. Once it is removed without grace, only somebody else's finalizer keeps it."""
+    metadata = pod["metadata"]
+    done = metadata.get("finalizers") and metadata.get("deletionGracePeriodSeconds") == 0
+    return bool(metadata.get("deletionTimestamp") and not done)
 
 
 def is_retired(node: Object) -> bool:

@@ -1,12 +1,20 @@
-"""Why sbatch refused, and what that means for when to try again. In Slurm's own words, which are its only interface."""
+"""Why sbatch refused, and what that means for when to try again. In Slurm's own words, which are its only interface.
+
+While Slurm or the API cannot be reached, nothing is submitted for anybody. So nothing counts as such that a pod can
+bring about: what the API says of a pod, or a request or command that cannot even be made, is a matter of that pod.
+"""
 
 from __future__ import annotations
 
+import errno
+import http
 import http.client
+import socket
+import ssl
 from enum import StrEnum
 
 from pinnace.controlplane.api import ApiError
-from pinnace.errors import UsageError
+from pinnace.errors import SlurmError
 
 PAUSE = 2.0  # seconds for which nothing is submitted while slurmctld does not answer
 FULL_PAUSE = 5.0  # seconds for which nothing is submitted once the site's limit is reached
@@ -29,25 +37,37 @@ _BUSY = (
     "controller is not available",
     "unspecified error",
 )
+_BUSY_API = {http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.GATEWAY_TIMEOUT}
+_UNREACHABLE = {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
 _FULL = ("submitjob", "job submit limit", "submit limit", "maxsubmit", "too many jobs", "max job", "maxjob")
 
 
 class Kind(StrEnum):
     """When it may succeed."""
 
-    NOT_NOW = "not now"  # Slurm does not answer: nobody's fault
+    NOT_NOW = "not now"  # Slurm, or the API, does not answer: nobody's fault
     FULL = "full"  # the user has as many jobs as the site allows
     NEVER = "never"  # not like this; perhaps when something has been changed
 
 
 def kind(error: Exception) -> Kind:
     text = str(error).lower()
-    if isinstance(error, UsageError):
-        return Kind.NEVER
-    if isinstance(error, (ApiError, OSError, http.client.HTTPException)):
+    if is_silence(error):
         return Kind.NOT_NOW
+    if not isinstance(error, SlurmError):
+        return Kind.NEVER
     if any(words in text for words in _FULL):
         return Kind.FULL
     if any(words in text for words in _BUSY):
         return Kind.NOT_NOW
     return Kind.NEVER
+
+
+def is_silence(error: Exception) -> bool:
+    """Whether a connection could not be made, or broke off, or the API has no time for anybody."""
+    if isinstance(error, ApiError):
+        return error.code in _BUSY_API
+    if isinstance(error, http.client.HTTPException):
+        return not isinstance(error, http.client.InvalidURL)
+    lost = isinstance(error, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError))
+    return lost or (isinstance(error, OSError) and error.errno in _UNREACHABLE)

@@ -25,6 +25,7 @@ from pinnace.controlplane.api import Api, ApiError, timestamp
 from pinnace.controlplane.watching import Changed, Listed, end_with_thread, watch
 from pinnace.errors import PinnaceError, SlurmError, UsageError
 from pinnace.provisioner import elastic, outside, reconciling, refusals
+from pinnace.provisioner.backlog import Backlog
 from pinnace.provisioner.ending import is_terminal
 from pinnace.provisioner.hands import Hands, Kubernetes
 from pinnace.provisioner.reconciling import MARK, NUMBER, Memory, Submit, World, is_ours, plan
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 SUBMITTERS = 8  # sbatch calls at a time
 SOON = 0.1  # seconds between looks while much happens; what comes alone is looked at at once
 BUSY, IDLE = 1.0, 15.0  # seconds between looks at the queue, with and without jobs that matter
-MOST = 100  # actions in one pass; the rest follows in the next
 REPORT = 10.0  # seconds
 PODS, NODES = "pods", "nodes"
 HEAD_PAUSE = 0.05
@@ -65,6 +65,7 @@ class Service:
         self.access = access
         self.slurm = Slurm()
         self.memory = Memory()
+        self.backlog = Backlog()
         self.known: dict[str, dict[str, Object]] = {}
         self.jobs: list[Job] | None = None
         self.files: dict[int, Object] = {}  # as they were when Slurm was asked
@@ -110,8 +111,8 @@ class Service:
                 yield self.news.get_nowait()
 
     def _wake(self) -> float:
-        due = [when for when in self.memory.due.values() if when > time.monotonic()]
-        return min([self.next_look, *due])
+        due = [*self.memory.due.values(), self.memory.next_accounting]
+        return min([self.next_look, *(when for when in due if when > time.monotonic())])
 
     def _note(self, change: Listed | Changed) -> None:
         if isinstance(change, Listed):
@@ -172,15 +173,15 @@ class Service:
         world = self.world()
         actions = plan(world, self.memory, now, room=self._room())
         self._say_how_long(now)
-        for number, action in enumerate(actions):
+        for action in actions:
             if isinstance(action, Submit):
                 self._submit(action.pod)
-            elif number < MOST:
-                self._attempt(lambda action=action: self.hands.do(action))  # type: ignore[misc]
-            else:
-                self.next_look = min(self.next_look, now + 0.1)
+        for action in self.backlog.take([action for action in actions if not isinstance(action, Submit)]):
+            self._attempt(lambda action=action: self.hands.do(action))  # type: ignore[misc]
+        if self.backlog.waiting:
+            self.next_look = min(self.next_look, now + SOON)
         self._attempt(lambda: self.elastic.step(world, self.known[PODS], self.known[NODES], now))
-        self.memory.forget(set(self.known[PODS]), {job.id for job in self.jobs or ()}, now)
+        self.memory.forget(self.known[PODS], {job.id for job in self.jobs or ()}, now)
 
     def _say_how_long(self, begun: float) -> None:
         """From time to time, for whoever wants to know."""

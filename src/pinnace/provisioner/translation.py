@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from dataclasses import dataclass
 from decimal import Decimal
@@ -29,6 +30,7 @@ GRACE = 60  # seconds before the time limit at which Slurm tells the node
 START = 60  # seconds that a node may take to start, on top of a pod's deadline
 PLAIN = {"cpu", MEMORY, "ephemeral-storage", "pods"}
 TAG = "pinnace"
+SUBMITTED = re.compile(rf"\s['\"]?--comment=['\"]?({TAG}:[^\s'\"]+)['\"]?\s*$")  # some versions of Slurm quote words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,12 @@ def claimed(comment: str, cluster: str) -> str | None:
     """The pod, or the elastic node, that a job is for, if it is one of this cluster's."""
     parts = comment.split(":", 3)
     return parts[2] if len(parts) > 2 and parts[:2] == [TAG, cluster] else None
+
+
+def submitted_for(line: str, cluster: str) -> str | None:
+    """The same from the line that submitted a job. Our comment is its last word; what is before it, pods may choose."""
+    found = SUBMITTED.search(line)
+    return claimed(found[1], cluster) if found else None
 
 
 def tenant_of(pod: Object) -> Tenant:

@@ -4,24 +4,28 @@
 <root>/.ephemeral/<volume>         an empty file: this volume ends with the cluster
 <root>/.trash/<volume>.<random>    a volume that is being removed
 
-Names come from the API and paths go to rmtree, so both are checked here, and nothing above the root is ever touched.
+Names come from the API and paths are removed, so both are checked here, and nothing above the root is ever touched.
 A marker says what may go, not what must stay: what is forgotten here is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
-import shutil
 from pathlib import Path
+
+from pinnace.removal import remove_tree
 
 EPHEMERAL = ".ephemeral"
 TRASH = ".trash"
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,254}")  # no slash, and no dot in front: those are ours
 STEM = 200  # of the 255 bytes that a name may have; a namespace and a claim may have 316 together
 SHORT = 12
+
+log = logging.getLogger(__name__)
 
 
 class VolumeNameError(ValueError):
@@ -94,7 +98,10 @@ class Directories:
     def empty_trash(self) -> None:
         """Remove what was discarded. What resists (a file that is still open, on NFS) is tried again next time."""
         for entry in (self.root / TRASH).iterdir():
-            shutil.rmtree(entry, ignore_errors=True)  # follows no symbolic link
+            try:
+                remove_tree(entry)
+            except Exception:  # one volume's files must not keep those of others
+                log.exception("cannot remove %s", entry)
 
     def end(self) -> bool:
         """Remove what ends with the cluster, and what holds nothing then. Whether all of that is gone."""
@@ -104,7 +111,7 @@ class Directories:
         for name in self.ephemeral():
             with contextlib.suppress(VolumeNameError):
                 self.discard(name)
-        shutil.rmtree(self.root / TRASH, ignore_errors=True)
+        remove_tree(self.root / TRASH)
         with contextlib.suppress(OSError):
             (self.root / EPHEMERAL).rmdir()
         with contextlib.suppress(OSError):  # retained volumes are in it

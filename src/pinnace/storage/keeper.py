@@ -49,7 +49,10 @@ class Keeper:
         """Beside everything else: a volume may have a million files."""
         while self.discarded.wait():
             self.discarded.clear()
-            self.directories.empty_trash()
+            try:
+                self.directories.empty_trash()
+            except Exception:  # this thread is for all volumes, and what is left is tried again
+                log.exception("cannot empty the trash")
 
     def claim(self, claim: Object, volume: Object | None) -> None:
         if self.pool.is_asked(claim):

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -45,6 +44,7 @@ from pinnace.node.ranks.entering import become_root_of
 from pinnace.node.ranks.ids import Identity, exchanged
 from pinnace.node.ranks.launcher import INSIDE, NODE, PROC
 from pinnace.node.runtime import last_id
+from pinnace.removal import remove_tree
 from pinnace.slurm import host_name
 from pinnace.spec import ClusterSpec
 
@@ -160,7 +160,7 @@ class Companion:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        shutil.rmtree(self.memory / "roots" / name, ignore_errors=True)
+        remove_tree(self.memory / "roots" / name)
         self.forget(name)
 
 
@@ -201,7 +201,7 @@ class OnOtherHost(Companion):
         image = self.directory / "images" / container["image"]
         if not image.is_dir():
             coming = image.with_suffix(".coming")
-            shutil.rmtree(coming, ignore_errors=True)
+            remove_tree(coming)
             self._fetch({"image": container["image"]}, coming)
             coming.rename(image)
         own = self.directory / "worlds" / name
@@ -225,7 +225,7 @@ class OnOtherHost(Companion):
 
     def forget(self, name: str) -> None:
         for path in (self.memory / "copies" / name, self.directory / "worlds" / name):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
     def _fetch(self, what: dict[str, Any], target: Path) -> None:
         """Get a part of the container from the first host, as an archive (see ``server``)."""
