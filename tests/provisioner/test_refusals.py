@@ -11,6 +11,11 @@ from pinnace.controlplane.api import ApiError
 from pinnace.errors import SlurmError, UsageError
 from pinnace.provisioner.refusals import Kind, kind
 
+POLICY = (
+    "sbatch: error: Batch job submission failed: "
+    "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -23,7 +28,12 @@ from pinnace.provisioner.refusals import Kind, kind
         ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Kind.NOT_NOW),
         ("sbatch: error: AssocMaxSubmitJobLimit", Kind.FULL),
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit", Kind.FULL),
-        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Kind.FULL),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\n{POLICY}", Kind.FULL),
+        (POLICY, Kind.FULL),
+        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}", Kind.NEVER),
+        ("`sbatch` did not answer for 60 s", Kind.NOT_NOW),
+        ("sbatch: error: invalid partition specified: maxjob", Kind.NEVER),
+        ("sbatch: error: Invalid --time specification: try again", Kind.NEVER),
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available", Kind.NEVER),
         ("sbatch: error: invalid partition specified: nope", Kind.NEVER),
         ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", Kind.NEVER),

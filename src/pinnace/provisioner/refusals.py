@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import http
 import http.client
+import re
 import socket
 import ssl
 from enum import StrEnum
@@ -39,6 +40,10 @@ _BUSY = (
 )
 _BUSY_API = {http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.GATEWAY_TIMEOUT}
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
+_SAYS = re.compile(r"^(sbatch: )*(error: )?")
+_LIMIT = re.compile(r"(assoc|qos)\w*limit")  # such as AssocMaxSubmitJobLimit
+_FAILED = "batch job submission failed: "
+_SILENT = ("slurm temporarily unable", "`sbatch` did not answer")
 _FULL = ("submitjob", "job submit limit", "submit limit", "maxsubmit", "too many jobs", "max job", "maxjob")
 
 
@@ -51,16 +56,27 @@ class Kind(StrEnum):
 
 
 def kind(error: Exception) -> Kind:
-    text = str(error).lower()
     if is_silence(error):
         return Kind.NOT_NOW
     if not isinstance(error, SlurmError):
         return Kind.NEVER
-    if any(words in text for words in _FULL):
+    reasons, verdict = own_words(error.message)
+    if any(words in (reasons or verdict) for words in _FULL):  # the verdict is one for all limits
         return Kind.FULL
-    if any(words in text for words in _BUSY):
+    if any(words in verdict for words in _BUSY):
         return Kind.NOT_NOW
     return Kind.NEVER
+
+
+def own_words(text: str) -> tuple[str, str]:
+    """What Slurm itself says of a submission: the limits that it names, and its verdict, in small letters.
+
+    Other lines repeat what a pod has asked for, which may be words such as these.
+    """
+    lines = [_SAYS.sub("", line).strip().lower() for line in text.split("\n")]
+    reasons = [line for line in lines if _LIMIT.fullmatch(line)]
+    verdicts = [line.partition(_FAILED)[2] for line in lines if line.startswith(_FAILED)]
+    return " ".join(reasons), " ".join([*verdicts, *(line for line in lines if line.startswith(_SILENT))])
 
 
 def is_silence(error: Exception) -> bool:
