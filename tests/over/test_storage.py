@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from over.conftest import Kubectl
+from over.left import remove_left
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -330,4 +331,5 @@ def test_volumes_of_a_cluster_that_was_killed_go_with_down(bob: User) -> None:
     bob.pinnace("down", "killed")
     assert not lost.exists()
     assert [entry.name for entry in volumes(bob, "killed").iterdir()] == [kept.name]
+    remove_left(bob)
     assert (kept / "dir" / "file").read_text() == "result\n"

@@ -137,7 +137,9 @@ class Half:
             count = os.splice(self.source.fileno(), self.pipe[1], CHUNK, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
             return 0
-        self.finished = count == 0
+        self.finished = count == 0 and not self.source.recv(
+            1, socket.MSG_PEEK
+        )  # or there is urgent data before the end
         self.held += count
         return count
 

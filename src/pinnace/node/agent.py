@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 HELPER_PAUSE = 0.2  # seconds before a helper is started again
 HEAD_PAUSE = 0.2  # seconds between attempts to reach the head
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # from Slurm, or the user
 ASKED = signal.SIGUSR1  # from a helper to the agent: end in order
 LEFT = signal.SIGUSR2  # likewise: nothing runs here any more, end now
 HEAD_LIMIT = 120.0  # seconds of silence after which a node gives up
@@ -157,6 +158,7 @@ class Agent:
             about["api"] = api_at.getsockname()[1]
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
+        noted = note_signals()
         keeper, line = namespaces.start(
             lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._keeping()
         )
@@ -192,7 +194,8 @@ class Agent:
             if node.has_ranks:
                 helpers["ranks"] = lambda: serve_ranks(node, keeper)
         try:
-            self._wait(keeper, line, helpers, self.certificates.pid if self.certificates else 0)
+            certificates = self.certificates.pid if self.certificates else 0
+            self._wait(keeper, line, helpers, certificates, stopped=bool(noted))
             return self._exit_code(told) if node.tenant else 0
         finally:
             ignore_signals()
@@ -249,8 +252,13 @@ class Agent:
         os.execv(sys.executable, provisioner_argv(sys.executable, node.cluster.directory))  # noqa: S606
 
     @staticmethod
-    def _wait(keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int) -> None:
-        """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own."""
+    def _wait(
+        keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int, *, stopped: bool
+    ) -> None:
+        """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own.
+
+        ``stopped`` says that a signal has come while the node was made.
+        """
         running: dict[int, str] = {}
 
         def tell(word: bytes) -> None:
@@ -276,10 +284,12 @@ class Agent:
             tell(AT_ONCE)
             dismiss()
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in STOPS:
             signal.signal(number, end)
         signal.signal(ASKED, lambda *_: tell(END))
         signal.signal(LEFT, leave)
+        if stopped:
+            os.kill(keeper, namespaces.AGENT_GONE)
         running |= {fork(work): name for name, work in helpers.items()}
         while True:
             pid, status = os.wait()
@@ -412,6 +422,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
     words = _parser().parse_args(argv)
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
+    leave_on_signals()
     look_in_sbin()
     try:
         spec = ClusterSpec.load(words.cluster.resolve())
@@ -472,13 +483,35 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
             scratch.remove(place)
 
 
+def leave_on_signals() -> None:
+    """Before there is a node, a signal ends the agent, which first removes what it has made."""
+
+    def leave(number: int, _frame: object) -> None:
+        ignore_signals()
+        sys.exit(128 + number)
+
+    for number in STOPS:
+        signal.signal(number, leave)
+
+
+def note_signals() -> list[int]:
+    """While a node is made, its keeper must not be left alone: signals are only noted, in the list that this gives.
+
+    If the agent ended, Slurm would kill the keeper before that has removed the node's files.
+    """
+    noted: list[int] = []
+    for number in STOPS:
+        signal.signal(number, lambda number, _frame: noted.append(number))
+    return noted
+
+
 def ignore_signals() -> None:
     """From now on nobody can end the node: it has ended.
 
     Helpers may still ask for its end. When Python ends it takes its handlers away, and a signal would kill it then:
     Slurm would call a job failed whose work is done.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, ASKED, LEFT):
+    for number in (*STOPS, ASKED, LEFT):
         signal.signal(number, signal.SIG_IGN)
 
 
