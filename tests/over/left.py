@@ -36,7 +36,8 @@ def assert_nothing_left(user: User) -> None:
 def remove_left(user: User) -> None:
     """What killed nodes have left. The user's next node on that host would do it; which host that is, nobody knows."""
     for host in ("n1", "n2", "n3"):
-        for path in (user.bed.directories.host(host) / "tmp").glob(f"pinnace-{user.uid}-*"):
+        nodes = (user.bed.directories.host(host) / "tmp").glob(f"pinnace-{user.uid}-*")
+        for path in (*nodes, *(path for path in cached(user, host) if not (path / "closed.json").exists())):
             shutil.rmtree(path)
 
 
