@@ -165,6 +165,42 @@ def test_a_link_is_made_again_after_the_peer_restarts(*, elsewhere: bool) -> Non
     peer.kill()
 
 
+def test_frames_that_come_while_a_link_is_begun_go_over_that_link() -> None:
+    """The peer reads slowly at first, so that what has waited takes a while to be sent."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    link = Link(0, 1, SECRET, Lookup(lambda _: address))
+    taken: list[socket.socket] = []
+
+    def take() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            taken.append(sock)
+            threading.Thread(target=read, args=(sock,)).start()
+
+    def read(sock: socket.socket) -> None:
+        answer(sock, address)
+        time.sleep(0.05)
+        while sock.recv(1 << 20):
+            pass
+        sock.close()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        link.send(frame(bytes(60_000)))
+        time.sleep(0.0005)
+    assert len(taken) == 1, "no second connection"
+    link.close()
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join(LIMIT)
+    listener.close()
+
+
 def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> None:
     """It takes the handshake and is gone before it has read anything."""
     silent = socket.create_server(("127.0.0.1", 0))

@@ -98,7 +98,7 @@ resource.setrlimit(resource.RLIMIT_NPROC, (0, 100))
 supervisor.tick()
 print(supervisor.report()[0]["state"], supervisor.report()[0]["last_end"])
 resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
-time.sleep(services.BACK_OFF[0])
+time.sleep(services.NO_PROCESS_PAUSE)
 supervisor.tick()
 print(supervisor.report()[0]["state"])
 """
@@ -109,6 +109,6 @@ def test_a_service_for_which_there_is_no_process_is_started_later() -> None:
     """The limit holds for all processes of a user, also those that pods have made."""
     done = subprocess.run([sys.executable, "-c", NO_PROCESSES], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.splitlines() == [
-        "restarting could not be started: Resource temporarily unavailable",
+        "restarting not started: there is no process to be had",
         "running",
     ]

@@ -31,6 +31,7 @@ POLICY = (
         (f"sbatch: error: AssocMaxSubmitJobLimit\n{POLICY}", Kind.FULL),
         (POLICY, Kind.FULL),
         (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}", Kind.NEVER),
+        (f"sbatch: error: QOSMaxGRESPerJob\n{POLICY}", Kind.NEVER),
         ("`sbatch` did not answer for 60 s", Kind.NOT_NOW),
         ("sbatch: error: invalid partition specified: maxjob", Kind.NEVER),
         ("sbatch: error: Invalid --time specification: try again", Kind.NEVER),

@@ -76,10 +76,14 @@ def test_accounting_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "sacct.asked").read_text() == "7,8,9\n"
 
 
-@pytest.mark.parametrize("text", [f"7{MARK}FAILED{MARK}", f"x{MARK}FAILED{MARK}{MARK}{MARK}", f"7{MARK}ODD{MARK * 3}"])
-def test_what_sacct_was_not_asked_for_is_refused(text: str) -> None:
-    with pytest.raises(SlurmError, match="sacct printed"):
-        parse_accounting(text, MARK)
+def test_what_sacct_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(SlurmError, match="the fields that it was asked for"):
+        parse_accounting(f"7{MARK}FAILED{MARK}", MARK)
+
+
+@pytest.mark.parametrize("odd", [f"x{MARK}FAILED{MARK}{MARK}{MARK}", f"7{MARK}ODD{MARK * 3}"])
+def test_a_row_of_sacct_that_cannot_be_read_hides_no_others(odd: str) -> None:
+    assert [row.id for row in parse_accounting(f"{odd}8{MARK}FAILED{MARK}{MARK}{MARK}", MARK)] == [8]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])

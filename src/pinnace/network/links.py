@@ -57,18 +57,19 @@ class Link:
 
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the link is full; keep it for a moment if there is no link yet."""
-        sock = self._socket
+        sock = self._socket or self._wait(frame)
         if sock is None:
-            self._wait(frame)
             return
         try:
             self._send(sock, frame)
         except (OSError, ValueError):  # ValueError: it was closed between two system calls
             self.close()
 
-    def _wait(self, frame: memoryview) -> None:
-        """Keep a frame for the connection that is being made, or that is wanted from now on."""
+    def _wait(self, frame: memoryview) -> socket.socket | None:
+        """Keep a frame for the connection that is being made, or that is wanted from now on; or give that one."""
         with self._lock:
+            if self._socket:  # it was made while we waited for the lock
+                return self._socket
             most = DIALLING_BYTES if self._dialling else WANTED_BYTES
             if self._waiting_bytes + len(frame) <= most:
                 self._waiting.append(bytes(frame))
@@ -76,6 +77,7 @@ class Link:
             wanted, self._wanted = self._wanted, True
         if not wanted:
             self._lookup.want(self)
+        return None
 
     def found(self) -> None:
         """The peer has said where it is."""

@@ -46,7 +46,7 @@ class Lookup:
         """Where a node is; None if it has not said so, or nobody can read it."""
         try:
             return self._find(peer)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, LookupError, TypeError):
             return None
 
     def want(self, wanted: Wanted) -> None:

@@ -44,6 +44,9 @@ ROUNDS = 8  # of a pipe's size each that a connection may move in a row, while o
 SPARE_PIPES = 64  # kept open for the next that needs one
 MOST_GREETING = 512  # TLS clients that have not said yet whom they want
 GREETING_LIMIT = 10.0  # seconds for that
+MOST_IDLE = (
+    8  # times that the kernel may call us for nothing new; for who has said that there is no more it always does
+)
 BACKLOG = 4096  # the kernel takes less where net.core.somaxconn is less
 
 
@@ -208,6 +211,7 @@ class Greeting:
     admission: Admission
     deadline: float = field(default_factory=lambda: time.monotonic() + GREETING_LIMIT)
     seen: int = 0  # bytes that were there at the last look
+    idle: int = 0  # looks in a row that found no more
     ended: bool = False
 
 
@@ -297,7 +301,8 @@ class Splicer:
         sock = greeting.sock
         try:
             first = sock.recv(LONGEST, socket.MSG_PEEK)
-            if len(first) <= greeting.seen:  # it will not say more
+            greeting.idle = 0 if len(first) > greeting.seen else greeting.idle + 1
+            if not first or greeting.idle > MOST_IDLE:
                 self._refuse(greeting)
                 return
             greeting.seen = len(first)

@@ -195,7 +195,7 @@ class Agent:
                 helpers["ranks"] = lambda: serve_ranks(node, keeper)
         try:
             certificates = self.certificates.pid if self.certificates else 0
-            self._wait(keeper, line, helpers, certificates, stopped=bool(noted))
+            self._wait(keeper, line, helpers, certificates, noted)
             return self._exit_code(told) if node.tenant else 0
         finally:
             ignore_signals()
@@ -253,11 +253,11 @@ class Agent:
 
     @staticmethod
     def _wait(
-        keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int, *, stopped: bool
+        keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int, noted: list[int]
     ) -> None:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own.
 
-        ``stopped`` says that a signal has come while the node was made.
+        ``noted`` are the signals that have come while the node was made.
         """
         running: dict[int, str] = {}
 
@@ -288,7 +288,7 @@ class Agent:
             signal.signal(number, end)
         signal.signal(ASKED, lambda *_: tell(END))
         signal.signal(LEFT, leave)
-        if stopped:
+        if noted:
             os.kill(keeper, namespaces.AGENT_GONE)
         running |= {fork(work): name for name, work in helpers.items()}
         while True:

@@ -10,12 +10,11 @@ import traceback
 from typing import TYPE_CHECKING
 
 from pinnace.node.linux import die_with_parent
-from pinnace.node.services import NO_PROCESS
+from pinnace.node.services import NO_PROCESS, NO_PROCESS_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NO_PROCESS_PAUSE = 0.5  # seconds between attempts, where there is no process to be had
 NO_PROCESS_LIMIT = 60.0  # seconds after which a node cannot go on without
 
 

@@ -40,7 +40,13 @@ def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
     """A descriptor to write to. In packet mode every line is a buffer of the pipe. ``under_way`` is made at the end."""
     readable, writable = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
     _resize(writable, NARROW)
-    if os.fork() == 0:
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(readable)
+        os.close(writable)
+        raise
+    if child == 0:
         try:
             die_with_parent(signal.SIGKILL)
             os.close(writable)

@@ -20,6 +20,8 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
 STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
 NO_PROCESS = {errno.EAGAIN, errno.ENOMEM}  # the user has as many processes as the site allows: pods may have made them
+NO_PROCESS_PAUSE = 0.5  # seconds between attempts then
+NOT_STARTED = "not started: there is no process to be had"
 GIVE_UP = 8  # restarts in a row, about forty seconds, after which a service is beyond help
 
 
@@ -85,8 +87,9 @@ class Supervisor:
             die_with_parent(signal.SIGKILL)
             os.nice(service.nice)
 
-        output = service.output(service.log) if service.output else os.open(service.log, APPEND, 0o600)
+        output = -1
         try:
+            output = service.output(service.log) if service.output else os.open(service.log, APPEND, 0o600)
             running.process = subprocess.Popen(
                 service.argv,
                 stdin=subprocess.DEVNULL,
@@ -98,10 +101,14 @@ class Supervisor:
         except OSError as error:
             if error.errno not in NO_PROCESS:
                 raise
-            self._ended(running, f"could not be started: {error.strerror}")
+            running.due = time.monotonic() + NO_PROCESS_PAUSE  # that is not the service's fault, and not counted
+            if running.last_end != NOT_STARTED:
+                running.last_end = NOT_STARTED
+                self._changed()
             return
         finally:
-            os.close(output)
+            if output >= 0:
+                os.close(output)
         running.started = time.monotonic()
         self._changed()
 
@@ -110,22 +117,19 @@ class Supervisor:
         for running in self.services:
             if running.process and running.process.pid == pid:
                 running.process.returncode = os.waitstatus_to_exitcode(status)
-                self._ended(running, describe_end(running.process.returncode))
+                running.last_end = describe_end(running.process.returncode)
+                lived = time.monotonic() - running.started
+                running.restarts = 1 if lived > STEADY else running.restarts + 1
+                running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
+                running.process = None
+                self._changed()
+                if running.service.essential and running.restarts > GIVE_UP:
+                    raise BeyondHelpError(
+                        f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
+                        f"the last with {running.last_end}\n{last_line(running.service.log)}"
+                    )
                 return running
         return None
-
-    def _ended(self, running: Running, how: str) -> None:
-        lived = time.monotonic() - running.started
-        running.last_end = how
-        running.restarts = 1 if lived > STEADY else running.restarts + 1
-        running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
-        running.process = None
-        self._changed()
-        if running.service.essential and running.restarts > GIVE_UP:
-            raise BeyondHelpError(
-                f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
-                f"the last with {running.last_end}\n{last_line(running.service.log)}"
-            )
 
     def stop(self, *names: str) -> None:
         """End services for good."""

@@ -6,6 +6,7 @@ squeue's output. So squeue is asked to separate fields and rows by words that no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -197,13 +198,13 @@ def parse_accounting(text: str, mark: str) -> list[Accounted]:
     """What sacct printed with this mark after every field."""
     *fields, _ = (field.strip() for field in text.split(mark))
     rows = [fields[start : start + len(ACCOUNTING)] for start in range(0, len(fields), len(ACCOUNTING))]
-    try:
-        return [
-            Accounted(id=job_id(number), state=JobState.parse(state), comment=comment, submit_line=line)
-            for number, state, comment, line in rows
-        ]
-    except (ValueError, IndexError) as error:
-        raise SlurmError(f"sacct printed a row that cannot be read ({error})") from error
+    if fields and len(rows[-1]) != len(ACCOUNTING):
+        raise SlurmError("sacct did not print the fields that it was asked for")
+    found = []
+    for number, state, comment, line in rows:
+        with contextlib.suppress(ValueError, IndexError):  # a state of a newer Slurm: that job is not known
+            found.append(Accounted(id=job_id(number), state=JobState.parse(state), comment=comment, submit_line=line))
+    return found
 
 
 def job_id(text: str) -> int:
