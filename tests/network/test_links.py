@@ -166,8 +166,9 @@ def test_a_link_is_made_again_after_the_peer_restarts(*, elsewhere: bool) -> Non
 
 
 def test_frames_that_come_while_a_link_is_begun_go_over_that_link() -> None:
-    """The peer reads slowly at first, so that what has waited takes a while to be sent."""
+    """The peer is slow at first, so that much waits for it, and takes a while to be sent."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     address = listener.getsockname()
     link = Link(0, 1, SECRET, Lookup(lambda _: address))
     taken: list[socket.socket] = []
@@ -182,8 +183,9 @@ def test_frames_that_come_while_a_link_is_begun_go_over_that_link() -> None:
             threading.Thread(target=read, args=(sock,)).start()
 
     def read(sock: socket.socket) -> None:
+        time.sleep(0.1)
         answer(sock, address)
-        time.sleep(0.05)
+        time.sleep(0.1)
         while sock.recv(1 << 20):
             pass
         sock.close()
