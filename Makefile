@@ -50,7 +50,8 @@ check: setup ## The fast part of the tests: style, types, layers, units (under a
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
 	$(PYTEST) -m 'bed or build' --ignore=tests/over --ignore=tests/bridge --durations=5
-	$(PYTEST) -m 'bed or build' -n 2 --dist loadfile --durations=10 tests/over  # two beds: a test mostly waits
+	$(PYTEST) -m 'bed and not alone' -n 2 --dist loadfile --durations=10 tests/over  # two beds: a test mostly waits
+	$(PYTEST) -m 'bed and alone' --durations=5 tests/over
 	$(PYTEST) -m 'bed or build' --durations=10 tests/bridge
 
 .PHONY: bridge-image

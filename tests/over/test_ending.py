@@ -16,7 +16,7 @@ from testbed.waiting import wait_until
 if TYPE_CHECKING:
     from over.conftest import User
 
-pytestmark = pytest.mark.bed
+pytestmark = [pytest.mark.bed, pytest.mark.alone]
 
 SLEEP = """
 apiVersion: batch/v1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from over.conftest import User
 
-pytestmark = pytest.mark.bed
+pytestmark = [pytest.mark.bed, pytest.mark.alone]
 
 GENTLE = job("trap 'echo got TERM; exit 0' TERM; echo ready; while :; do sleep 0.1; done")
 HANG_UP = """

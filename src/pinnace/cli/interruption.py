@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 FATAL = (signal.SIGTERM, signal.SIGHUP)
+INTERRUPTING = (signal.SIGINT, *FATAL)
 SCRIPT_LIMIT = 10.0  # seconds that a script has to end, when we have to
 
 
@@ -27,7 +28,7 @@ def terminate_on_signals() -> None:
 
 
 def _handle(handler: Callable[[int, object], None]) -> None:
-    for number in (signal.SIGINT, *FATAL):
+    for number in INTERRUPTING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, handler)
 
@@ -63,7 +64,7 @@ def uninterrupted() -> Iterator[None]:
         if signum == signal.SIGINT:
             click.echo("the cluster is ending: its pods get their grace period, 20 s at most", err=True)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, *FATAL)}
+    before = {number: signal.signal(number, hear) for number in INTERRUPTING}
     try:
         yield
     finally:
@@ -71,10 +72,25 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _start_script(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """With our own signals blocked: what interrupts Popen would leave a script behind of which nobody knows."""
+
+    def hear() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTING)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
+    try:
+        return subprocess.Popen(argv, env=environment, preexec_fn=hear)  # noqa: PLW1509 - there are no threads
+    except BaseException:
+        hear()
+        raise
+
+
 def run_script(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a script to its end. If we are interrupted, so is it, and gets the time to clean up."""
-    with subprocess.Popen(argv, env=environment) as process:
+    with _start_script(argv, environment) as process:
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTING)
             return process.wait()
         except BaseException as error:
             if not isinstance(error, KeyboardInterrupt):  # that one has the terminal sent to both of us
