@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +16,9 @@ from pinnace.removal import remove_tree
 from trees import make_deep
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -54,17 +58,30 @@ def test_links_are_not_followed(top: Path, tmp_path: Path) -> None:
     assert (tmp_path / "precious" / "file").read_text() == "content"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may enter everything")
+@pytest.fixture
+def of_nobody() -> Iterator[Path]:
+    """A directory of an ordinary user, as whom the test runs: root may enter everything."""
+    before = os.geteuid()
+    with tempfile.TemporaryDirectory() as place:
+        if before == 0:
+            os.chown(place, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        try:
+            yield Path(place)
+        finally:
+            os.seteuid(before)
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o400, 0o300, 0o500])
-def test_what_cannot_be_removed_stays_and_keeps_nothing_else(top: Path, mode: int) -> None:
+def test_what_cannot_be_removed_stays_and_keeps_nothing_else(of_nobody: Path, mode: int) -> None:
     for name in ("a", "b", "c"):
-        (top / name / "in" / "er").mkdir(parents=True)
-    (top / "b" / "in").chmod(mode)
+        (of_nobody / name / "in" / "er").mkdir(parents=True)
+    (of_nobody / "b" / "in").chmod(mode)
     try:
-        remove_tree(top)
-        assert os.listdir(top) == ["b"]  # noqa: PTH208
+        remove_tree(of_nobody)
+        assert os.listdir(of_nobody) == ["b"]  # noqa: PTH208
     finally:
-        (top / "b" / "in").chmod(0o700)
+        (of_nobody / "b" / "in").chmod(0o700)
 
 
 def test_a_directory_that_is_moved_meanwhile_leads_nowhere_else(
