@@ -40,7 +40,7 @@ format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: setup ## The fast part of the tests: style, types, layers, units (under a minute)
+check: setup ## The fast part of the tests: style, types, layers, units (two minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -41,16 +41,6 @@ def alice(site: Bed) -> User:
     return make_user(site, "alice", "busybox")
 
 
-class Direct(Kubectl):
-    """kubectl itself, without the Python that finds it: the tests call it hundreds of times."""
-
-    def __call__(self, *words: str, code: int | None = 0, timeout: float = LIMIT) -> str:
-        directory = f".local/share/pinnace/clusters/{self.cluster}"
-        binaries = json.loads((self.user.home / directory / "cluster.json").read_text())["binaries"]
-        argv = (binaries["kubectl"], "--kubeconfig", f"{directory}/kubeconfig", *words)
-        return self.user.run(*argv, code=code, timeout=timeout).stdout
-
-
 @dataclass(kw_only=True)
 class Cluster:
     """alice's cluster, and what the tests ask of it."""
@@ -129,7 +119,7 @@ class Cluster:
 @pytest.fixture(scope="session")
 def cluster(alice: User) -> Iterator[Cluster]:
     alice.pinnace("up", "-N", "1", "--name", CLUSTER, "--mem", "4G", "--image", "busybox.tar")
-    yield Cluster(alice=alice, kubectl=Direct(user=alice, cluster=CLUSTER))
+    yield Cluster(alice=alice, kubectl=Kubectl(user=alice, cluster=CLUSTER))
     alice.pinnace("down", CLUSTER)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from bridge.conftest import IMAGE, Cluster, Direct, conditions, s3_secret, secret, slurmjob, token
-from over.conftest import PROJECT
+from bridge.conftest import IMAGE, Cluster, conditions, s3_secret, secret, slurmjob, token
+from over.conftest import PROJECT, Kubectl
 from pinnace import __version__
 from pinnace.bridge import deployment
 
@@ -49,7 +49,7 @@ def test_on_the_head_with_the_workflow_example(alice: User) -> None:
     options = ("-N", "1", "--mem", "4G", f"--bridge={IMAGE}", "--image", "busybox.tar")
     alice.pinnace("up", "--name", "headed", *options)
     try:
-        cluster = Cluster(alice=alice, kubectl=Direct(user=alice, cluster="headed"))
+        cluster = Cluster(alice=alice, kubectl=Kubectl(user=alice, cluster="headed"))
         cluster.until("the kinds", cluster.serves_slurmjobs)
         said = alice.run("env", "SHELL=/home/alice/run.sh", "pinnace", "shell", "headed", timeout=400)
         assert said.stdout.endswith("1 4 9 16 ")

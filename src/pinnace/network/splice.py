@@ -44,9 +44,7 @@ ROUNDS = 8  # of a pipe's size each that a connection may move in a row, while o
 SPARE_PIPES = 64  # kept open for the next that needs one
 MOST_GREETING = 512  # TLS clients that have not said yet whom they want
 GREETING_LIMIT = 10.0  # seconds for that
-MOST_IDLE = (
-    8  # times that the kernel may call us for nothing new; for who has said that there is no more it always does
-)
+MOST_IDLE = 8  # looks that may find nothing new; the kernel calls us again and again for who will not say more
 BACKLOG = 4096  # the kernel takes less where net.core.somaxconn is less
 
 
@@ -140,9 +138,8 @@ class Half:
             count = os.splice(self.source.fileno(), self.pipe[1], CHUNK, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
             return 0
-        self.finished = count == 0 and not self.source.recv(
-            1, socket.MSG_PEEK
-        )  # or there is urgent data before the end
+        # Before urgent data splice(2) says 0 as at the end, if the end has come.
+        self.finished = count == 0 and not self.source.recv(1, socket.MSG_PEEK)
         self.held += count
         return count
 
