@@ -8,13 +8,18 @@ import queue
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pinnace.bridge.backend import UnreachableError
+from pinnace.bridge.backend import Report, UnreachableError
 from pinnace.bridge.observer import Observer, Watched
 from pinnace.bridge.policy import Endpoint
 from pinnace.bridge.rest import Rest
+from pinnace.slurm.states import JobState
+
+if TYPE_CHECKING:
+    from pinnace.bridge.backend import Backend
 
 
 class Odd(http.server.BaseHTTPRequestHandler):
@@ -44,6 +49,36 @@ def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[s
     assert "not understood" in observer.error
     assert "KeyError" in capsys.readouterr().err
     observer.forget("tag")
+
+
+class Queue:
+    """A Slurm with one job, which answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answering = threading.Semaphore(0)
+
+    def jobs(self) -> list[Report]:
+        assert self.answering.acquire(timeout=60)
+        return [Report(id=7, tag="tag", state=JobState.RUNNING)]
+
+
+def test_what_is_known_of_one_number_is_not_said_of_another() -> None:
+    """Whoever writes another number into a status does not get that job cancelled for the reports of the first."""
+    told: queue.Queue[str] = queue.Queue()
+    slurm = Queue()
+    observer = Observer(cast("Backend", slurm), told.put)
+    observer.watch(Watched(key="job", tag="tag", id=7, interval=0.1))
+    slurm.answering.release()
+    assert told.get(timeout=60) == "job"
+    assert [report.id for report in observer.reports("tag") or ()] == [7]
+    observer.watch(Watched(key="job", tag="tag", id=8, interval=0.1))
+    assert observer.reports("tag") is None
+    slurm.answering.release()  # a question that was asked before may be answered now: it was about the first number
+    slurm.answering.release()
+    assert told.get(timeout=60) == "job"
+    assert observer.reports("tag") == ()
+    observer.forget("tag")
+    slurm.answering.release()
 
 
 def test_one_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

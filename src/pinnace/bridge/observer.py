@@ -57,9 +57,12 @@ class Observer:
             return not self._watched
 
     def watch(self, job: Watched) -> None:
-        """Ask about a job from now on."""
+        """Ask about a job from now on. What is known of another number under the same tag does not count any more."""
         with self._lock:
-            new = job.tag not in self._watched
+            known = self._watched.get(job.tag)
+            new = known is None or known.id != job.id
+            if known and new:
+                self._forget(job.tag)
             self._watched[job.tag] = job
             if not self._running:
                 self._running = True
@@ -69,8 +72,11 @@ class Observer:
 
     def forget(self, tag: str) -> None:
         with self._lock:
-            for known in (self._watched, self._seen, self._reports, self._ended, self._accounted):
-                known.pop(tag, None)
+            self._forget(tag)
+
+    def _forget(self, tag: str) -> None:
+        for known in (self._watched, self._seen, self._reports, self._ended, self._accounted):
+            known.pop(tag, None)
 
     def reports(self, tag: str) -> tuple[Report, ...] | None:
         """What Slurm said last of a job; nothing if it does not know it; None if it was not asked yet."""
@@ -122,9 +128,10 @@ class Observer:
                 found[report.tag].append(report)
         with self._lock:
             known = {tag: self._reports.get(tag) if tag in self._seen else None for tag in watched}
-            self._reports |= {tag: tuple(reports) for tag, reports in found.items() if tag in self._watched}
-            self._seen |= {tag: begun for tag in watched if tag in self._watched}
-            ended = {watched[tag].id: tag for tag in self._ended if tag in watched and tag not in self._accounted}
+            still = {tag for tag, job in watched.items() if tag in self._watched and self._watched[tag].id == job.id}
+            self._reports |= {tag: tuple(found[tag]) for tag in still}
+            self._seen |= dict.fromkeys(still, begun)
+            ended = {watched[tag].id: tag for tag in self._ended if tag in still and tag not in self._accounted}
         for tag, reports in found.items():
             if known[tag] != tuple(reports):
                 self._tell(watched[tag].key)
