@@ -49,10 +49,10 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
-	$(PYTEST) -m 'bed or build' --ignore=tests/over --ignore=tests/bridge --durations=5
-	$(PYTEST) -m 'bed and not alone' -n 2 --dist loadfile --durations=10 tests/over  # two beds: a test mostly waits
-	$(PYTEST) -m 'bed and alone' --durations=5 tests/over
-	$(PYTEST) -m 'bed or build' --durations=10 tests/bridge
+	$(PYTEST) -m 'bed or build' --ignore=tests/e2e --durations=5
+	$(PYTEST) -m 'bed and not alone' -n 2 --dist loadfile --durations=10 --ignore=tests/e2e/bridge tests/e2e  # two beds: a test mostly waits
+	$(PYTEST) -m 'bed and alone' --durations=5 tests/e2e
+	$(PYTEST) -m 'bed or build' --durations=10 tests/e2e/bridge
 
 .PHONY: bridge-image
 bridge-image: setup ## The image for `pinnace bridge --print-manifest`, as bridge.tar

@@ -162,7 +162,7 @@ def memory_of(site: Site) -> int:
 def provisioner(site: Site) -> str:
     """Its pid on the head's host, once it has one."""
     while True:
-        found = site.bed.run(["pgrep", "-f", "pinnace.provisioner.service"], on="n1", check=False).stdout.split()
+        found = site.bed.run(["pgrep", "-f", "pinnace.podjobs.controller"], on="n1", check=False).stdout.split()
         if found:
             return found[0]
         time.sleep(0.05)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pinnace.bridge.validation import printable
 from pinnace.errors import SlurmError
+from pinnace.validation import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

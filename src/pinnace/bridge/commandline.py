@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from pinnace.bridge import options, wrapping
 from pinnace.bridge.backend import TAG, Accounted, Partition, Report, UnreachableError, own_directory, tag_in
-from pinnace.bridge.validation import printable
 from pinnace.errors import SlurmError
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import JobState
 from pinnace.slurm.times import parse_limit
+from pinnace.validation import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -17,22 +17,22 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.backend import UnreachableError
+from pinnace.bridge.connections import Policy, Slurms
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
-from pinnace.bridge.leading import Lease
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
 from pinnace.bridge.slurmjob import Job
-from pinnace.bridge.slurms import Policy, Slurms
-from pinnace.bridge.validation import printable
-from pinnace.controlplane.api import Api, ApiError
-from pinnace.controlplane.watching import Changed, Listed, watch
 from pinnace.errors import PinnaceError
+from pinnace.kube.client import Api, ApiError
+from pinnace.kube.lease import Lease
+from pinnace.kube.watch import Changed, Listed, watch
+from pinnace.validation import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.bridge.crds import Resource
-    from pinnace.controlplane.access import Access
+    from pinnace.kube.access import Access
 
     Object = dict[str, Any]
     Key = tuple[str, str]  # a kind's name, an object's namespace and name

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.options import OPTIONS, Kind
-from pinnace.bridge.validation import api_name
+from pinnace.validation import api_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
-from pinnace.bridge.leading import EVERYWHERE
+from pinnace.kube.lease import EVERYWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from pinnace.bridge.validation import is_plain, printable
 from pinnace.errors import PinnaceError
+from pinnace.validation import is_plain, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

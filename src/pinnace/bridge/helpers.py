@@ -12,8 +12,8 @@ from pinnace.bridge import pods
 from pinnace.bridge.backend import own_directory
 from pinnace.bridge.files import StagingError, replace_file
 from pinnace.bridge.slurmjob import seconds_of
-from pinnace.bridge.validation import api_name, printable
-from pinnace.controlplane.api import ApiError
+from pinnace.kube.client import ApiError
+from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pinnace.bridge.pods import Identity
     from pinnace.bridge.policy import Policy
     from pinnace.bridge.slurmjob import Job, Object
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
 
 COPYING = 600.0  # seconds for a pod that copies
 QUOTA = "exceeded quota"

@@ -9,16 +9,16 @@ import time
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import wlm
-from pinnace.bridge.validation import api_name
-from pinnace.controlplane.api import ApiError
 from pinnace.errors import PinnaceError
+from pinnace.kube.client import ApiError
+from pinnace.validation import api_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.bridge.connections import Slurms
     from pinnace.bridge.slurmjob import Object
-    from pinnace.bridge.slurms import Slurms
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
 
 INTERVAL = 20.0  # seconds; a node that is not heard of for 40 counts as lost
 NODES = "/api/v1/nodes"

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.validation import plain, printable
 from pinnace.errors import UsageError
 from pinnace.slurm.times import parse_limit
+from pinnace.validation import plain, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

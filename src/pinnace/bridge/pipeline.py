@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.bridge.crds import SLURMJOB
 from pinnace.bridge.slurmjob import Job
-from pinnace.controlplane.access import Access
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import SlurmError
+from pinnace.kube.access import Access
+from pinnace.kube.client import Api, ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ import posixpath
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pinnace.bridge.validation import is_plain, printable
 from pinnace.errors import PinnaceError, UsageError
+from pinnace.validation import is_plain, printable
 
 EVERY = "*"
 PORTS = {"http": 80, "https": 443}

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from pinnace.bridge import bridgejob, wlm
 from pinnace.bridge.crds import BRIDGEJOB, SLURMJOB
 from pinnace.bridge.slurmjob import changed, owner_of
-from pinnace.bridge.validation import api_name, printable
-from pinnace.controlplane.api import ApiError
 from pinnace.errors import PinnaceError, UsageError
+from pinnace.kube.client import ApiError
+from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.bridge.connections import Slurms
     from pinnace.bridge.crds import Resource
     from pinnace.bridge.slurmjob import Job, Object
-    from pinnace.bridge.slurms import Slurms
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
 
 ENDED = {"DONE", "FAILED", "KILLED", "UNKNOWN", "Succeeded", "Failed"}
 FRESH = 60.0  # seconds for which the features of a cluster are not asked for again

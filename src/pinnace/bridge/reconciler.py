@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pinnace.bridge import files, options, staging
 from pinnace.bridge.backend import Submission, UnreachableError
+from pinnace.bridge.connections import MissingError
 from pinnace.bridge.files import StagingError
 from pinnace.bridge.helpers import Helpers
 from pinnace.bridge.observer import Watched
@@ -43,20 +44,19 @@ from pinnace.bridge.slurmjob import (
     usage,
     with_condition,
 )
-from pinnace.bridge.slurms import MissingError
-from pinnace.bridge.validation import plain, printable
-from pinnace.controlplane.api import ApiError, timestamp
 from pinnace.errors import PinnaceError
+from pinnace.kube.client import ApiError, timestamp
 from pinnace.slurm.states import JobState, Phase
+from pinnace.validation import plain, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pinnace.bridge.backend import Backend, Report
+    from pinnace.bridge.connections import Connection, Slurms
     from pinnace.bridge.pods import Identity
     from pinnace.bridge.slurmjob import Object
-    from pinnace.bridge.slurms import Connection, Slurms
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
 
 SOON = 1.0  # seconds until something is looked at again for which no event comes
 LATER = 15.0

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from pinnace.bridge import options, wrapping
 from pinnace.bridge.backend import Accounted, Partition, Report, UnreachableError, own_directory, tag_in, words_of
 from pinnace.bridge.deadline import DeadlineSocket
-from pinnace.bridge.validation import printable
 from pinnace.errors import SlurmError
 from pinnace.slurm.states import JobState, Phase
+from pinnace.validation import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

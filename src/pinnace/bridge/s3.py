@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pinnace.bridge.deadline import DeadlineSocket
-from pinnace.bridge.validation import printable
 from pinnace.errors import PinnaceError, UsageError
+from pinnace.validation import printable
 
 if TYPE_CHECKING:
     import minio

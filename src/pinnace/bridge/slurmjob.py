@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.backend import tag
 from pinnace.bridge.crds import SLURMJOB
-from pinnace.bridge.validation import printable
-from pinnace.controlplane.api import timestamp
+from pinnace.kube.client import timestamp
 from pinnace.slurm.states import JobState, Phase
+from pinnace.validation import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

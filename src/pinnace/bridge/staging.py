@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge import files, wrapping
+from pinnace.bridge.connections import MissingError, data_of, secret_data
 from pinnace.bridge.files import Budget, StagingError, Tree
 from pinnace.bridge.s3 import S3, S3Error, S3PassingError
 from pinnace.bridge.slurmjob import SKEW, seconds_of
-from pinnace.bridge.slurms import MissingError, data_of, secret_data
-from pinnace.bridge.validation import VARIABLE, plain, printable, variable_name
+from pinnace.validation import VARIABLE, plain, printable, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pinnace.bridge.policy import Policy
     from pinnace.bridge.slurmjob import Job, Object
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
 
 LARGEST_SCRIPT = 1 << 20  # bytes of a script that is read from somewhere
 LARGEST_JOB = 4 << 20  # bytes of all that a job is submitted with: Slurm's own limit for a script

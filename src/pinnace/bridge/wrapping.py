@@ -11,7 +11,7 @@ import base64
 import shlex
 from typing import TYPE_CHECKING
 
-from pinnace.bridge.validation import variable_name
+from pinnace.validation import variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

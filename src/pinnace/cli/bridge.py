@@ -22,9 +22,9 @@ from pinnace.bridge.policy import EVERY, Endpoint, Policy
 from pinnace.bridge.reconciler import Settings
 from pinnace.cli.naming import pick
 from pinnace.cluster.kubeconfig import user_kubeconfig
-from pinnace.controlplane.access import Access
-from pinnace.controlplane.watching import end_with_thread
 from pinnace.errors import UsageError
+from pinnace.kube.access import Access
+from pinnace.kube.watch import end_with_thread
 
 if TYPE_CHECKING:
     from pinnace.spec import ClusterSpec

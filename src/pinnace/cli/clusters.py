@@ -30,8 +30,8 @@ from pinnace.cluster.directory import Directory
 from pinnace.cluster.kubeconfig import merge, unmerge
 from pinnace.cluster.until import Reached, Until
 from pinnace.cluster.workload import Workload
-from pinnace.controlplane.api import Api
 from pinnace.errors import ClusterError, UsageError
+from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,12 +11,11 @@ import click
 from pinnace.cli.output import OutputFormat, Steps, output_option, show
 from pinnace.cluster.directory import Directory, image_store, load_image, load_images_from
 from pinnace.errors import ImageError, UsageError
-from pinnace.images import credentials
+from pinnace.images import cache, credentials
 from pinnace.images.push import push as push_image
 from pinnace.images.reference import parse
 from pinnace.images.remote import Remote
-from pinnace.node import cache
-from pinnace.node.namespaces import as_root
+from pinnace.sandbox.namespaces import as_root
 
 DASH = Path("-")
 

@@ -16,9 +16,9 @@ from pinnace.cli.naming import pick
 from pinnace.cluster.joining import joined
 from pinnace.cluster.slurm_pod import Wish, manifest, wish
 from pinnace.cluster.workload import Workload, exit_code
-from pinnace.controlplane.access import Access
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError, UsageError
+from pinnace.kube.access import Access
+from pinnace.kube.client import Api, ApiError
 from pinnace.slurm import host_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 from pinnace.cli.slurm_options import given_options
 from pinnace.cluster.directory import home
 from pinnace.errors import UsageError
-from pinnace.provisioner.settings import Settings
+from pinnace.podjobs.settings import Settings
 from pinnace.spec import Provisioning
 
 Command = TypeVar("Command")

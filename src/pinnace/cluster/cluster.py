@@ -35,14 +35,14 @@ from pinnace.cluster.directory import (
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.cluster.restricting import restriction
 from pinnace.components.store import explain_no_space
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
 from pinnace.errors import ClusterError, SlurmError
-from pinnace.node.linux import die_with_parent
-from pinnace.node.namespaces import as_root
+from pinnace.kube.client import Api, ApiError
 from pinnace.node.stopping import ask_to_stop
-from pinnace.provisioner.translation import claimed
+from pinnace.podjobs.submission import claimed
+from pinnace.sandbox.linux import die_with_parent
+from pinnace.sandbox.namespaces import as_root
 from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
 from pinnace.spec import HEAD, ClusterSpec, agent_argv

@@ -8,7 +8,7 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane.api import Api, ApiError
+from pinnace.kube.client import Api, ApiError
 
 if TYPE_CHECKING:
     from pathlib import Path

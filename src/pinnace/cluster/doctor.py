@@ -23,8 +23,9 @@ from pinnace.components.store import State as ComponentState
 from pinnace.components.store import Stores, user_root
 from pinnace.errors import SlurmError, UnsafePathError
 from pinnace.interpreter import python_argv
-from pinnace.node import checks, scratch
+from pinnace.node import checks
 from pinnace.node.checks import Check, State
+from pinnace.sandbox import scratch
 from pinnace.slurm.commands import Slurm, submission_environment
 
 if TYPE_CHECKING:

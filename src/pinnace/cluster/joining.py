@@ -13,11 +13,11 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
-from pinnace.node.linux import die_with_parent
+from pinnace.kube.client import Api, ApiError
 from pinnace.removal import remove_tree
+from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm import host_name
 from pinnace.spec import agent_argv, read_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane.api import Api
+from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
     from pinnace.cluster.cluster import Cluster

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pinnace.cluster.directory import home
 from pinnace.controlplane.podsecurity import LEVELS, class_name
 from pinnace.errors import UsageError
-from pinnace.node import scratch
+from pinnace.sandbox import scratch
 from pinnace.spec import Restriction
 
 if TYPE_CHECKING:

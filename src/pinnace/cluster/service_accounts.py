@@ -9,13 +9,13 @@ import http
 import re
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import ApiError
 from pinnace.controlplane.objects import make_object
 from pinnace.controlplane.podsecurity import ENFORCE
 from pinnace.errors import ClusterError, UsageError
+from pinnace.kube.client import ApiError
 
 if TYPE_CHECKING:
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
     from pinnace.spec import ClusterSpec
 
 ROLES = ("view", "edit", "admin")

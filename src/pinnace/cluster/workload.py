@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinnace.cluster.kubeconfig import kubectl_environment
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.errors import ClusterError
+from pinnace.kube.client import Api, ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

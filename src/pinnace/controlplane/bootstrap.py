@@ -11,10 +11,10 @@ import time
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
 from pinnace.controlplane.placement import placement_objects
 from pinnace.controlplane.podsecurity import restriction_objects
+from pinnace.kube.client import Api, ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

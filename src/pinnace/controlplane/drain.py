@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.bootstrap import is_ready
+from pinnace.kube.client import Api, ApiError
 
 if TYPE_CHECKING:
     from pinnace.spec import NodeSpec

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import LIMIT, create_all
 from pinnace.controlplane.objects import Object, binding, make_object
+from pinnace.kube.client import Api
 from pinnace.spec import METRICS_DELAY
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.controlplane import pki, processes
-from pinnace.controlplane.api import Api
 from pinnace.controlplane.bootstrap import plant
 from pinnace.controlplane.objects import of_every_cluster
 from pinnace.errors import ComponentError
+from pinnace.kube.client import Api
 from pinnace.network.addresses import Ranges
 from pinnace.spec import ClusterSpec, NodeSpec, Share
 

@@ -5,7 +5,7 @@
 It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
 node lives. It is the same on every node and in every model; the node with index 0 also has the control plane. A node
 that joins later takes a free index, and is named after its job: several may run on one host. If it is for one pod, it
-ends with it, and with its exit code (see ``node.tenancy``).
+ends with it, and with its exit code (see ``podjobs.pod_runner``).
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import HEAD_TAINT
 from pinnace.errors import PinnaceError, UnsafePathError
+from pinnace.images import cache
 from pinnace.interpreter import python_argv
-from pinnace.network import links, listening
+from pinnace.network import border, links, listening
 from pinnace.network.accepting import raise_file_limit
 from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
 from pinnace.network.lookup import Lookup
 from pinnace.network.splice import BACKLOG
-from pinnace.node import arrival, cache, checks, namespaces, proxy, scratch, turns
+from pinnace.network.wiring import look_in_sbin
+from pinnace.node import checks
 from pinnace.node.certificates import Certificates
 from pinnace.node.helpers import fork, fork_again
 from pinnace.node.init import AT_ONCE, END, Init
-from pinnace.node.mountinfo import mount_table
-from pinnace.node.ranks import launcher
-from pinnace.node.records import Records
-from pinnace.node.services import describe_end
 from pinnace.node.stopping import ask_to_stop
-from pinnace.node.wiring import look_in_sbin
-from pinnace.provisioner import provisioner_argv
+from pinnace.node.supervisor import describe_end
+from pinnace.podjobs import joining, provisioner_argv, start_throttle
+from pinnace.podjobs.ranks import launcher
+from pinnace.sandbox import ids, namespaces, scratch
+from pinnace.sandbox.mountinfo import mount_table
 from pinnace.slurm import host_name
-from pinnace.spec import HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
+from pinnace.spec import API_PORT, HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
+from pinnace.spec.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +82,7 @@ def lease_images(node: NodeSpec) -> cache.Lease | None:
     pool = cache.place(os.environ, os.getuid())
     if not pool or not cache.prepare(pool, mount_table()):
         return None
-    return cache.take(pool, cache.fitting(node.binary("containerd"), str(namespaces.given_ids())))
+    return cache.take(pool, cache.fitting(node.binary("containerd"), str(ids.given_ids())))
 
 
 def say(text: str) -> None:
@@ -88,10 +90,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def serve_tenant(node: NodeSpec, turn: turns.Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
-    from pinnace.node import tenancy  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
+def serve_tenant(
+    node: NodeSpec, turn: start_throttle.Turn | None, containerd: Path, left: Callable[[int], None]
+) -> None:
+    from pinnace.podjobs import pod_runner  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
 
-    tenancy.serve(node, turn, containerd, left)
+    pod_runner.serve(node, turn, containerd, left)
 
 
 def serve_ranks(node: NodeSpec, keeper: int) -> None:
@@ -99,25 +103,25 @@ def serve_ranks(node: NodeSpec, keeper: int) -> None:
     signal.signal(launcher.END, signal.SIG_DFL)
     listener = launcher.listen(launcher.directory(node.scratch))
     select.select([listener], [], [])
-    from pinnace.node.ranks import server  # noqa: PLC0415 - as above
+    from pinnace.podjobs.ranks import server  # noqa: PLC0415 - as above
 
     server.serve(node, keeper, listener)
 
 
-def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: turns.Turn) -> bool:
+def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: start_throttle.Turn) -> bool:
     """Whether others have taken the pod while its node waited for its turn."""
     if not turn.waited:
         return False
-    from pinnace.node import tenancy  # noqa: PLC0415 - as above
+    from pinnace.podjobs import pod_runner  # noqa: PLC0415 - as above
 
-    return not tenancy.is_waited_for(spec, tenant)
+    return not pod_runner.is_waited_for(spec, tenant)
 
 
 class Agent:
     """One node, from the host's point of view."""
 
     def __init__(
-        self, node: NodeSpec, turn: turns.Turn | None = None, certificates: Certificates | None = None
+        self, node: NodeSpec, turn: start_throttle.Turn | None = None, certificates: Certificates | None = None
     ) -> None:
         self.node = node
         self.turn = turn
@@ -168,8 +172,8 @@ class Agent:
         tun, way_out, door = descriptors
         helpers = {
             "links": lambda: self._carry(tun, links_at, servers),
-            "proxy": lambda: proxy.run(
-                node, way_out=way_out, door=door, api=api_at, published=published, name_servers=servers
+            "proxy": lambda: border.run(
+                self._inside(), way_out=way_out, door=door, api=api_at, published=published, name_servers=servers
             ),
         }
         agent = os.getpid()
@@ -206,7 +210,7 @@ class Agent:
         """The tenant's, if its helper has told us."""
         with contextlib.suppress(BlockingIOError):
             return os.read(told, 1)[0]
-        return arrival.EVICTED  # it was not asked: its head is gone
+        return joining.EVICTED  # it was not asked: its head is gone
 
     def _keeping(self) -> namespaces.Keeping:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
@@ -269,7 +273,7 @@ class Agent:
             """In order; a pod that has the node for itself is ended first, and its helper then tells us."""
             tenants = [pid for pid, name in running.items() if name == "tenant"]
             for pid in tenants:
-                os.kill(pid, arrival.EVICT)
+                os.kill(pid, joining.EVICT)
             if not tenants:
                 tell(END)
 
@@ -310,9 +314,9 @@ class Agent:
 
     def _watch_time(self, job: int, agent: int) -> None:
         """End the cluster in order before its job's time is over."""
-        from pinnace.node import deadline  # noqa: PLC0415 - only the head's agent needs it
+        from pinnace.node import time_limit  # noqa: PLC0415 - only the head's agent needs it
 
-        limit = deadline.wait_for_end(job)
+        limit = time_limit.wait_for_end(job)
         if limit is not None:
             write_json(self.node.cluster.ending, {"limit": limit})
             os.kill(agent, ASKED)
@@ -389,6 +393,11 @@ class Agent:
         threading.Thread(target=serve, daemon=True, name="links").start()
         links.send_from_tun(tun, route, egress.packet)
 
+    def _inside(self) -> border.Inside:
+        cluster = self.node.cluster
+        api = (str(cluster.ranges.node(HEAD)), API_PORT)
+        return border.Inside(ranges=cluster.ranges, address=self.node.address, api=api, api_name=cluster.api_name)
+
     def _listen(self) -> socket.socket:
         """A port of this host that the others can reach."""
         ports = self.node.cluster.ports
@@ -431,7 +440,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
         return 1
     host, name = words.name, words.name
     index: int | None = None if words.join else int(words.index)
-    turn: turns.Turn | None = None
+    turn: start_throttle.Turn | None = None
     place: Path | None = None
     try:
         checks.require_clock(spec.made, time.time())
@@ -445,14 +454,14 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
                 say(refusal)
                 return 1
             if words.pod:
-                turn = turns.take(place, os.getuid(), turns.at_a_time(os.cpu_count() or 1))
+                turn = start_throttle.take(place, os.getuid(), start_throttle.at_a_time(os.cpu_count() or 1))
                 if came_too_late(spec, words.pod, turn):
                     say(f"other jobs had room for the pod {words.pod.name}")
                     return 0
-            name = words.known_as or arrival.node_name(os.environ)
+            name = words.known_as or joining.node_name(os.environ)
             index = joining_index(spec, name)
-            labels |= arrival.labels(os.environ, host)
-            taints = arrival.taints(words.pod, words.known_as)
+            labels |= joining.labels(os.environ, host)
+            taints = joining.taints(words.pod, words.known_as)
         checks.require_watches()
         node = NodeSpec(
             cluster=spec,

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.network.addresses import choose, routes
-from pinnace.node import namespaces, scratch
-from pinnace.node.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
-from pinnace.node.mounts import mount_node
-from pinnace.node.wiring import look_in_sbin, wire
+from pinnace.network.wiring import look_in_sbin, wire
+from pinnace.sandbox import ids, namespaces, scratch
+from pinnace.sandbox.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
+from pinnace.sandbox.mounts import mount_node
 from pinnace.slurm import host_name
 from pinnace.spec import CLOCK_SKEW, LIFE
 
@@ -107,14 +107,14 @@ def user_namespaces() -> Check:
 def subordinate_ids() -> Check:
     """Without them there are clusters too, in which everybody is the user."""
     name = "subordinate ids"
-    given = namespaces.given_ids()
-    wish = f"{ADMINISTRATORS} for newuidmap, and {namespaces.IDS} ids in {namespaces.SUBUID} and {namespaces.SUBGID}."
+    given = ids.given_ids()
+    wish = f"{ADMINISTRATORS} for newuidmap, and {ids.IDS} ids in {ids.SUBUID} and {ids.SUBGID}."
     if given is None:
         return warning(name, "none: all containers run as you, whatever they ask for", wish)
     count = min(count for _, count in given)
-    if count < namespaces.IDS:
+    if count < ids.IDS:
         return warning(name, f"only {count}: images with files of other users may fail", wish)
-    return ok(name, f"{count} in {namespaces.SUBUID} and {namespaces.SUBGID}")
+    return ok(name, f"{count} in {ids.SUBUID} and {ids.SUBGID}")
 
 
 def tools() -> Check:
@@ -251,7 +251,7 @@ def _try_inside(line: socket.socket, directory: Path) -> None:
     checks = []
     try:
         mount_node(directory, {})
-        wire(choose([]), 0)
+        wire(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
         checks.append(ok("node", "namespaces, mounts and network can be made"))
         checks += [_overlay(), _bridge()]
     except (OSError, RuntimeError) as error:

@@ -9,8 +9,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from pinnace.node.linux import die_with_parent
-from pinnace.node.services import NO_PROCESS, NO_PROCESS_PAUSE
+from pinnace.node.supervisor import NO_PROCESS, NO_PROCESS_PAUSE
+from pinnace.sandbox.linux import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

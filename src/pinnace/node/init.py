@@ -15,22 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.images import registry
+from pinnace.images import cache, cache_closing, registry
 from pinnace.interpreter import python_argv
 from pinnace.network import proxies
-from pinnace.network.door import attend
-from pinnace.node import cache, config, sealing
-from pinnace.node.conditions import after, listening
-from pinnace.node.environment import forget_the_rest
-from pinnace.node.linux import die_with_parent, sethostname
-from pinnace.node.mounts import VOLUMES, file_system, make_read_only, mount_node
-from pinnace.node.namespaces import IN_ORDER
-from pinnace.node.one_user import pretend
-from pinnace.node.pacing import paced
-from pinnace.node.ranks import launcher as ranks
-from pinnace.node.runtime import Requests, answer, last_id, wrapper_script
-from pinnace.node.services import NO_PROCESS, Service, Supervisor
-from pinnace.node.wiring import wire
+from pinnace.network.netns_sockets import attend
+from pinnace.network.wiring import wire
+from pinnace.node.readiness import after, listening
+from pinnace.node.services import configuration
+from pinnace.node.services.kubelet_pacing import paced
+from pinnace.node.services.runc_wrapper import Requests, answer, wrapper_script
+from pinnace.node.supervisor import NO_PROCESS, Service, Supervisor
+from pinnace.podjobs.ranks import launcher as ranks
+from pinnace.sandbox.environment import forget_the_rest
+from pinnace.sandbox.ids import last_id
+from pinnace.sandbox.linux import die_with_parent, sethostname
+from pinnace.sandbox.mounts import VOLUMES, file_system, make_read_only, mount_node
+from pinnace.sandbox.namespaces import IN_ORDER
+from pinnace.sandbox.one_user import pretend
 from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json, write_json
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
@@ -121,7 +122,7 @@ class Init:
     def _network(self) -> None:
         """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun, way_out = wire(ranges, index)
+        tun, way_out = wire(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -143,11 +144,11 @@ class Init:
         runtime = self.write("runc", wrapper, 0o755)
         cni = RUN / "cni"
         cni.mkdir()
-        self.write("cni/10-pinnace.conflist", json.dumps(config.cni_conflist(node)))
-        containerd = config.containerd_toml(
+        self.write("cni/10-pinnace.conflist", json.dumps(configuration.cni_conflist(node)))
+        containerd = configuration.containerd_toml(
             node,
             runtime=runtime,
-            sandbox_image=config.SANDBOX_IMAGE,
+            sandbox_image=configuration.SANDBOX_IMAGE,
             cni_config=str(cni),
             certs=f"{node.cluster.images}/hosts",
         )
@@ -159,10 +160,10 @@ class Init:
             "cpus": os.cpu_count() or 1,
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         }
-        kubelet = config.kubelet_config(
+        kubelet = configuration.kubelet_config(
             node,
             resolv_conf=self.write("resolv.conf", resolv),
-            system_reserved=config.reserved(node.share, **host),
+            system_reserved=configuration.reserved(node.share, **host),
             file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
         )
         bin_dir = str(Path(node.binary("containerd")).parent)
@@ -179,26 +180,26 @@ class Init:
         )
         certificate = Path(node.secret(f"node-{node.name}.kubeconfig"))
         api = listening(str(node.cluster.ranges.node(0)), API_PORT)
-        runtime_there, under_way = Path(config.CONTAINERD_SOCKET).exists, RUN / "kubelet-under-way"
+        runtime_there, under_way = Path(configuration.CONTAINERD_SOCKET).exists, RUN / "kubelet-under-way"
         self.service(
             "kubelet",
-            config.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
+            configuration.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
             waits_for=lambda: certificate.exists() and (node.tenant is not None or runtime_there()) and api(),
             output=partial(paced, ready=runtime_there, under_way=under_way) if node.tenant else None,
         )
-        proxy = self.write("kube-proxy.json", json.dumps(config.kube_proxy_config(node)))
+        proxy = self.write("kube-proxy.json", json.dumps(configuration.kube_proxy_config(node)))
         # The pod's own start comes first where a node is for one; Services are there when its program has begun.
         anyway = after(PROXY_LIMIT)
         turn, polite = (lambda: under_way.exists() or anyway(), 5) if node.tenant else (api, 0)
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         own.append(str(node.cluster.ranges.node(HEAD)))  # who asks is there
-        usage = python_argv("pinnace.node.usage", node.address, *own, python=self.python)
+        usage = python_argv("pinnace.node.services.usage", node.address, *own, python=self.python)
         late = after(METRICS_DELAY)
         self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
         if node.is_head and node.cluster.provisioning:
             kept = str(node.cluster.directory / "pods")
-            archive = python_argv("pinnace.node.archive", kept, node.address, *own, python=self.python)
+            archive = python_argv("pinnace.podjobs.log_archive", kept, node.address, *own, python=self.python)
             self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
         if node.volumes:
             self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
@@ -210,7 +211,7 @@ class Init:
         parts, done = self.lease.parts, RUN / "verified"
 
         def verify() -> None:
-            cache.verify(sealing.ROOT, parts)
+            cache.verify(cache_closing.ROOT, parts)
             done.touch()
 
         self.background(verify)
@@ -222,7 +223,7 @@ class Init:
         images = self.node.cluster.directory / "images"
         ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
         hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
-        while not os.path.exists(config.CONTAINERD_SOCKET):  # noqa: PTH110
+        while not os.path.exists(configuration.CONTAINERD_SOCKET):  # noqa: PTH110
             time.sleep(TICK)
         with (self.logs / "images.log").open("ab") as log:
             for words in (
@@ -264,7 +265,7 @@ class Init:
                 work()
 
     def _control_plane(self) -> None:
-        from pinnace.node import control_plane  # noqa: PLC0415 - the other nodes shall not wait for what they have not
+        from pinnace.node.services import control_plane  # noqa: PLC0415 - the other nodes shall not wait for what they have not
 
         control_plane.add(self)
 
@@ -317,8 +318,10 @@ class Init:
     def _leave(self) -> None:
         """Nothing runs here any more. Whoever still reads a log has a moment to come to its end, and sees one."""
         deadline = time.monotonic() + READERS_LIMIT
-        readers = connections(config.KUBELET_PORT, Path("/proc/net/tcp").read_text())
-        while time.monotonic() < deadline and connections(config.KUBELET_PORT, Path("/proc/net/tcp").read_text()):
+        readers = connections(configuration.KUBELET_PORT, Path("/proc/net/tcp").read_text())
+        while time.monotonic() < deadline and connections(
+            configuration.KUBELET_PORT, Path("/proc/net/tcp").read_text()
+        ):
             time.sleep(TICK)
         if readers:
             for running in self.supervisor.services:
@@ -345,7 +348,9 @@ class Init:
         if not containerd:
             return 0
         others = [kubelet] if kubelet else []
-        return self.background(lambda: sealing.seal(self.node.binary("ctr"), containerd=containerd, others=others))
+        return self.background(
+            lambda: cache_closing.seal(self.node.binary("ctr"), containerd=containerd, others=others)
+        )
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

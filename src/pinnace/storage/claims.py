@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import SCRATCH
-from pinnace.storage.quantity import quantity
+from pinnace.kube.quantities import quantity
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,15 +11,15 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import timestamp
 from pinnace.controlplane.podsecurity import HOST_PATH
+from pinnace.kube.client import timestamp
 from pinnace.storage import claims
 from pinnace.storage.keeper import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
 
     Object = dict[str, Any]
 

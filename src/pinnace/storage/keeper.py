@@ -7,14 +7,14 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.api import ApiError, timestamp
+from pinnace.kube.client import ApiError, timestamp
 from pinnace.storage import claims
 from pinnace.storage.directories import VolumeNameError, volume_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinnace.controlplane.api import Api
+    from pinnace.kube.client import Api
     from pinnace.storage.claims import Pool
     from pinnace.storage.directories import Directories
 

@@ -18,14 +18,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinnace.controlplane.api import Api, ApiError
 from pinnace.controlplane.objects import SCRATCH, SHARED
-from pinnace.controlplane.watching import Changed, Listed, end_with_thread, watch
+from pinnace.kube.client import Api, ApiError
+from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
 from pinnace.storage.claims import Pool
-from pinnace.storage.departed import Departed
 from pinnace.storage.directories import Directories
 from pinnace.storage.host_paths import HostPaths
 from pinnace.storage.keeper import Keeper
+from pinnace.storage.lost_nodes import Departed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

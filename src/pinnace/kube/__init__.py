@@ -1,0 +1,1 @@
+"""The Kubernetes API as every part of pinnace uses it."""

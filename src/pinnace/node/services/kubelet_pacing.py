@@ -1,0 +1,86 @@
+"""Lets a kubelet start beside containerd, and see its pods a second earlier.
+
+A kubelet that writes its log into a full pipe waits until somebody reads it. That is used twice.
+
+It needs a tenth of a second before it first writes, so it may start before there is a containerd that it could ask; it
+is not read until there is one.
+
+It begins to watch its pods when it has seen its node's list, and looks once a second whether it has. The first look
+comes microseconds after the list was asked for, and is always in vain. Between the two it writes two lines. The pipe
+holds a single one by then, and whoever reads takes the second a moment later: while the kubelet's main routine waits,
+the list arrives. It finds it at the first look.
+
+If a kubelet writes other lines one day, nothing is lost but that second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from pinnace.sandbox.linux import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SOON = b"Kubelet version"  # the list is asked for some twenty lines later
+ASKED = b"Attempting to sync node with API server"
+MOMENT = 0.06  # seconds; the answer takes ten to twenty milliseconds
+PAUSE = 0.005  # seconds
+NARROW = os.sysconf("SC_PAGE_SIZE")  # bytes of a pipe that holds one line
+WIDE = 1 << 20
+
+
+def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
+    """A descriptor to write to. In packet mode every line is a buffer of the pipe. ``under_way`` is made at the end."""
+    readable, writable = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    _resize(writable, NARROW)
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(readable)
+        os.close(writable)
+        raise
+    if child == 0:
+        try:
+            die_with_parent(signal.SIGKILL)
+            os.close(writable)
+            while not ready():
+                time.sleep(PAUSE)
+            _copy(readable, log, under_way)
+        finally:
+            os._exit(1)
+    os.close(readable)
+    return writable
+
+
+def _copy(readable: int, log: Path, under_way: Path) -> None:
+    """What it says of its options it may say at once."""
+    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    narrow, soon = not _resize(readable, WIDE), False
+    while line := os.read(readable, 1 << 16):
+        os.write(target, line)
+        soon = soon or SOON in line
+        if soon and not narrow:
+            narrow = _resize(readable, NARROW)  # as soon as there are no more lines in it
+        if ASKED in line:
+            time.sleep(MOMENT)
+            break
+    under_way.touch()
+    _resize(readable, WIDE)
+    os.dup2(readable, 0)
+    os.dup2(target, 1)
+    os.execvp("cat", ["cat"])  # noqa: S606 - smaller than Python
+
+
+def _resize(pipe: int, size: int) -> bool:
+    """Whether it could be done: a site may let users have less, and a full pipe is not made smaller."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+        return True
+    return False

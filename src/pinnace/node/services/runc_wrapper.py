@@ -1,0 +1,165 @@
+"""runc without root: the wrapper through which every container's bundle passes.
+
+Slurm never delegates cgroups to users, so there is none that a container could be put into; and what the host mounted
+read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
+``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace.
+
+A shim calls the runtime a dozen times per container, so the wrapper is a few lines of shell. It has the one file edited
+by the node's init, which has Python running: it writes a line into a FIFO, and reads the answer from another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinnace.sandbox.ids import last_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PING = "net.ipv4.ping_group_range"
+DONE = "done"
+
+
+def wrapper_script(runc: str, ask: str, *, launcher: bool) -> str:
+    """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
+
+    Only where there is a launcher does `kubectl exec`, which probes use too, have anything edited.
+    """
+    kinds = "create | exec" if launcher else "create"
+    return f"""#!/bin/sh
+for word in "$@"; do
+  [ "$previous" = --bundle ] && file=$word/config.json
+  [ "$previous" = --process ] && file=$word
+  case $word in {kinds}) kind=$word ;; esac
+  previous=$word
+done
+if [ -n "$kind" ] && [ -n "$file" ]; then
+  mkfifo -m 600 "$file.answer" && exec 9<>"$file.answer" &&
+    echo "$kind $file" 1<>{shlex.quote(ask)} && read -r answer <&9
+  rm -f "$file.answer"
+  exec 9>&-
+  [ "$answer" = "{DONE}" ] || {{ echo "$answer" >&2; exit 1; }}
+fi
+exec {shlex.quote(runc)} "$@"
+"""
+
+
+def without_cgroups(config: dict[str, Any]) -> dict[str, Any]:
+    """The bundle's configuration, less what only cgroups could do."""
+    linux = {key: value for key, value in config["linux"].items() if key not in {"cgroupsPath", "resources"}}
+    return config | {"linux": linux}
+
+
+def keeping_read_only(config: dict[str, Any], read_only: Callable[[str], bool]) -> dict[str, Any]:
+    """The same with volumes no more writable than what they come from.
+
+    A hostPath is asked for as ``rw`` unless the pod says otherwise, and the kernel locks the flags of mounts that were
+    there before our user namespace: a site's read-only software tree could not be mounted at all.
+    """
+
+    def options(mount: dict[str, Any]) -> list[str]:
+        asked: list[str] = mount.get("options", [])
+        locked = "rw" in asked and {"bind", "rbind"} & set(asked) and read_only(mount["source"])
+        return [option for option in asked if option != "rw"] if locked else asked
+
+    return config | {"mounts": [mount | {"options": options(mount)} for mount in config.get("mounts", ())]}
+
+
+def with_known_groups(config: dict[str, Any], last_group: int) -> dict[str, Any]:
+    """The same without groups that the node does not know: a terminal's, where the user is the only one."""
+
+    def known(option: str) -> bool:
+        name, _, value = option.partition("=")
+        return name != "gid" or int(value) <= last_group
+
+    mounts = [
+        mount | {"options": [option for option in mount.get("options", ()) if known(option)]}
+        for mount in config["mounts"]
+    ]
+    return config | {"mounts": mounts}
+
+
+def with_ping(config: dict[str, Any], last_group: int) -> dict[str, Any]:
+    """The same with echo sockets for every user of a pod, as containerd gives where it is root (see icmp(7)).
+
+    The sandbox makes a pod's network namespace; a pod in the node's own has what the node has.
+    """
+    sandbox = config.get("annotations", {}).get("io.kubernetes.cri.container-type") == "sandbox"
+    own_network = any(namespace["type"] == "network" for namespace in config["linux"].get("namespaces", ()))
+    if not (sandbox and own_network):
+        return config
+    sysctl = {PING: f"0 {last_group}"} | config["linux"].get("sysctl", {})
+    return config | {"linux": config["linux"] | {"sysctl": sysctl}}
+
+
+def is_read_only(path: str) -> bool:
+    """Whether a path lies on a mount that cannot be written."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:  # runc will say what is wrong with it
+        return False
+
+
+def with_environment(process: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """A process with a directory before all others on its PATH, and with variables that it does not have."""
+    variables = dict(entry.split("=", 1) for entry in process.get("env", ()))
+    variables = added["environment"] | variables
+    variables["PATH"] = f"{added['path']}:{variables.get('PATH', DEFAULT_PATH)}"
+    return process | {"env": [f"{name}={value}" for name, value in variables.items()]}
+
+
+def with_launcher(config: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """A container that can start ranks (see ``podjobs.ranks``), or whose own command is started as ranks."""
+    about = config.get("annotations", {})
+    if about.get("io.kubernetes.cri.container-type") != "container":
+        return config
+    before = added["before"].get(about.get("io.kubernetes.cri.container-name"), [])
+    process = with_environment(config["process"], added)
+    process["args"] = [*before, *process["args"]]
+    return config | {"process": process, "mounts": [*config["mounts"], added["mount"]]}
+
+
+def edit(kind: str, path: Path, added: dict[str, Any] | None) -> None:
+    """The configuration of a container that is created, or of a process that is executed in one."""
+    about = json.loads(path.read_text())
+    if kind == "create":
+        bundle = keeping_read_only(without_cgroups(about), is_read_only)
+        last = last_id(Path("/proc/self/gid_map").read_text())
+        about = with_ping(with_known_groups(bundle, last), last)
+        about = with_launcher(about, added) if added else about
+    elif added:
+        about = with_environment(about, added)
+    path.write_text(json.dumps(about))
+
+
+def answer(request: str, added: dict[str, Any] | None) -> None:
+    """Do what a wrapper has asked for, and say so; or why not."""
+    kind, _, name = request.partition(" ")
+    try:
+        edit(kind, Path(name), added)
+        word = DONE
+    except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
+        word = f"pinnace could not edit {name}: {error!r}"
+    descriptor = os.open(f"{name}.answer", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{word}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+class Requests:
+    """What the wrappers ask for."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path, 0o600)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def read(self) -> list[str]:
+        """Each is written at once, and shorter than what a FIFO takes at once."""
+        return os.read(self.descriptor, 1 << 16).decode().splitlines()

@@ -1,0 +1,247 @@
+"""Elastic nodes: Slurm jobs that join as nodes when pods do not fit, and leave when nobody needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import secrets
+import shlex
+import time
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pinnace.errors import SlurmError
+from pinnace.kube.quantities import quantity
+from pinnace.kube.resources import MEMORY, needs
+from pinnace.podjobs import flags, refusals
+from pinnace.podjobs.pod_status import is_terminal
+from pinnace.podjobs.reconciler import ELASTIC, is_ours, job_of_node
+from pinnace.podjobs.submission import GRACE, MIB, claimed, fixed_options, node_script, tag
+from pinnace.slurm.states import Phase
+from pinnace.slurm.times import parse_span
+from pinnace.spec import agent_argv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pinnace.podjobs.actions import Kubernetes
+    from pinnace.podjobs.reconciler import World
+    from pinnace.podjobs.settings import Settings
+    from pinnace.slurm.commands import Job, Slurm
+    from pinnace.spec import ClusterSpec
+
+    Object = dict[str, Any]
+    Amounts = dict[str, Decimal]
+
+SETTLE = 12.0  # seconds after which the last submission of one of us that died is in the queue, or never will be
+PAUSE = 3.0  # seconds between submissions of nodes for the same pods
+NODE_PODS = 250
+
+log = logging.getLogger("pinnace.podjobs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What an elastic node offers."""
+
+    cpus: int
+    memory: int  # MiB
+
+    def amounts(self) -> Amounts:
+        return {"cpu": Decimal(self.cpus), MEMORY: self.memory * MIB, "pods": Decimal(NODE_PODS)}
+
+
+def size(text: str) -> int:
+    """MiB of a size as sbatch takes it: a number of megabytes, or with K, M, G, T."""
+    factors = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+    unit = text[-1:].upper()
+    return math.ceil(float(text[:-1]) * factors[unit]) if unit in factors else int(text)
+
+
+def shape(options: Sequence[str], largest: Shape) -> Shape:
+    """Of the nodes that these options ask for; without a wish, the largest that the partition has."""
+    given = flags.parse(shlex.join(options), by_owner=True)
+    cpus = int(given.get("cpus-per-task") or largest.cpus)
+    memory = size(str(given["mem"])) if given.get("mem") else largest.memory
+    return Shape(cpus=cpus, memory=memory or largest.memory)
+
+
+def is_stuck(pod: Object) -> bool:
+    """Whether Kubernetes' own scheduler found no node for it."""
+    if is_ours(pod) or pod["spec"].get("nodeName"):
+        return False
+    return any(
+        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
+        for condition in pod["status"].get("conditions", ())
+    )
+
+
+def _requests(container: Object) -> Amounts:
+    words = container.get("resources", {})
+    return {name: quantity(str(text)) for name, text in (words.get("limits", {}) | words.get("requests", {})).items()}
+
+
+def demand(pod: Object) -> Amounts:
+    """What the scheduler counts for a pod."""
+    wanted = needs(pod, _requests)
+    return {name: wanted.get(name, Decimal(0)) for name in ("cpu", MEMORY)} | {"pods": Decimal(1)}
+
+
+def pack(demands: Iterable[Amounts], offer: Amounts) -> int:
+    """How many nodes of one shape hold these pods: first fit, the largest first. What fits on none is left out."""
+    bins: list[Amounts] = []
+    for wanted in sorted(demands, key=lambda d: (d["cpu"], d[MEMORY]), reverse=True):
+        if any(wanted[name] > offer[name] for name in wanted):
+            continue
+        for left in bins:
+            if all(wanted[name] <= left[name] for name in wanted):
+                break
+        else:
+            left = dict(offer)
+            bins.append(left)
+        for name, amount in wanted.items():
+            left[name] -= amount
+    return len(bins)
+
+
+def seconds(text: str) -> float:
+    """Of a time as squeue prints it. What is no time is for ever."""
+    span = parse_span(text)
+    return math.inf if span is None else span
+
+
+def busy_nodes(pods: Iterable[Object]) -> set[str]:
+    """The nodes with a pod that would miss them."""
+    return {
+        str(pod["spec"]["nodeName"])
+        for pod in pods
+        if pod["spec"].get("nodeName")
+        and not is_terminal(pod)
+        and not any(owner["kind"] == "DaemonSet" for owner in pod["metadata"].get("ownerReferences", ()))
+    }
+
+
+@dataclass(kw_only=True)
+class Elastic:
+    """Keeps as many elastic nodes as are needed, between the user's bounds."""
+
+    kubernetes: Callable[[], Kubernetes]
+    slurm: Slurm
+    spec: ClusterSpec
+    settings: Settings
+    begun: bool = False
+    idle: dict[str, float] = field(default_factory=dict)
+    hold: float = 0.0
+    largest: Shape | None = None
+
+    @property
+    def stamp(self) -> Path:
+        """A file that is as old as the last submission."""
+        return self.spec.directory / "elastic"
+
+    @property
+    def options(self) -> list[str]:
+        provisioning = self.spec.provisioning
+        return [*(provisioning.options if provisioning else ()), *self.settings.elastic]
+
+    def step(self, world: World, pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float) -> None:
+        provisioning = self.spec.provisioning
+        if provisioning is None or world.jobs is None or provisioning.elastic == (0, 0):
+            return
+        if not self.begun:
+            self.begun = True
+            with contextlib.suppress(OSError):
+                self.hold = now + max(0.0, SETTLE - (time.time() - self.stamp.stat().st_mtime))
+        jobs = [
+            job
+            for job in world.jobs
+            if (claimed(job.comment, self.spec.name) or "").startswith(ELASTIC) and job.state.phase is not Phase.ENDED
+        ]
+        ending = self._leave(jobs, pods, nodes, now)
+        self._join(jobs, ending, pods, nodes, now)
+
+    def _leave(self, jobs: list[Job], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float) -> set[int]:
+        """End what was idle for long enough, and empty what is about to be ended by Slurm. Gives the latter."""
+        least = self.spec.provisioning.elastic[0] if self.spec.provisioning else 0
+        busy = busy_nodes(pods.values())
+        alive = {job.id: job for job in jobs}
+        ending: set[int] = set()
+        joined = {
+            node["metadata"]["name"]: node for node in nodes.values() if job_of_node(node["metadata"]["name"]) in alive
+        }
+        for name, node in joined.items():
+            number = job_of_node(name) or 0
+            late = seconds(alive[number].time_left) < self.settings.drain_seconds + GRACE
+            if late:
+                ending.add(number)
+                self._drain(node, [pod for pod in pods.values() if pod["spec"].get("nodeName") == name])
+            if name in busy:
+                self.idle.pop(name, None)
+                continue
+            idle = now - self.idle.setdefault(name, now) > self.settings.idle_seconds
+            if late or (idle and len(alive) - len(ending) > least):
+                log.info("node %s leaves: %s", name, "its time is nearly over" if late else "it was idle")
+                self._cordon(node)
+                self.slurm.cancel(number, ours=lambda text: claimed(text, self.spec.name) is not None)
+                ending.add(number)
+                del self.idle[name]
+        self.idle = {name: since for name, since in self.idle.items() if name in joined}
+        return ending
+
+    def _cordon(self, node: Object) -> None:
+        if not node["spec"].get("unschedulable"):
+            self.kubernetes().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
+
+    def _drain(self, node: Object, pods: list[Object]) -> None:
+        """Before a node's time is over: no more pods, and those that are there go elsewhere in order."""
+        self._cordon(node)
+        for pod in pods:
+            if not pod["metadata"].get("deletionTimestamp") and pod["status"].get("phase") == "Running":
+                self.kubernetes().evict(pod)
+
+    def _join(
+        self, jobs: list[Job], ending: set[int], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float
+    ) -> None:
+        provisioning = self.spec.provisioning
+        if provisioning is None or now < self.hold:
+            return
+        least, most = provisioning.elastic
+        if self.largest is None:
+            self.largest = self._largest()
+        offer = shape(self.options, self.largest).amounts()
+        names = {node["metadata"]["name"] for node in nodes.values()}
+        coming = sum(1 for job in jobs if f"job-{job.id}" not in names)
+        wanted = pack((demand(pod) for pod in pods.values() if is_stuck(pod)), offer)
+        more = max(wanted - coming, least - (len(jobs) - len(ending)))
+        for _ in range(min(more, most - len(jobs))):
+            self._submit(now)
+
+    def _largest(self) -> Shape:
+        partition = flags.parse(shlex.join(self.options), by_owner=True).get("partition")
+        return Shape(**self.slurm.largest_node(partition))
+
+    def _submit(self, now: float) -> None:
+        claim = f"{ELASTIC}{secrets.token_hex(6)}"
+        self.hold = now + PAUSE
+        self.stamp.touch()
+        given = flags.parse(shlex.join(self.options), by_owner=True)
+        asked = shape(self.options, self.largest or Shape(cpus=1, memory=1024))
+        options = flags.merge(
+            {"cpus-per-task": str(asked.cpus), "mem": f"{asked.memory}M", "job-name": f"pinnace-{self.spec.name}-node"},
+            {name: value for name, value in given.items() if name not in {"nodes", "ntasks"}},
+        )
+        agent = agent_argv(self.spec.directory, "--join", "--label=pinnace.dev/elastic=true")
+        argv = [
+            *flags.argv(options),
+            *fixed_options(self.spec.directory),
+            f"--comment={tag(self.spec.name, claim)}:node",
+        ]
+        try:
+            job = self.slurm.sbatch(node_script(agent), argv)
+        except SlurmError as error:
+            self.hold = now + (refusals.FULL_PAUSE if refusals.kind(error) is not refusals.Kind.NEVER else 60.0)
+            raise
+        log.info("submitted job %s for one more node", job)

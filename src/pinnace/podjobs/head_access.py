@@ -1,0 +1,20 @@
+"""The way to the API for those of ours who are on a host's network, where Slurm is: through the head's host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinnace.kube.access import Access
+from pinnace.spec import HEAD, read_json
+
+if TYPE_CHECKING:
+    from pinnace.spec import ClusterSpec
+
+
+def access(cluster: ClusterSpec) -> Access | None:
+    """None while the head has not said where it is."""
+    head = read_json(cluster.node_file(HEAD))
+    if not head or "api" not in head:
+        return None
+    own = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
+    return own.at(str(head["address"]), int(head["api"]), cluster.api_name)

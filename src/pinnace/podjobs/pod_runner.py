@@ -1,0 +1,247 @@
+"""A node that is there for one pod: it takes the pod to itself, and ends when the pod has ended.
+
+A short pod may be followed by others of its kind (see ``podjobs.next_pod``).
+
+Its helper runs beside the agent, on the host's network, and speaks with the API where the head's host offers it. The
+pod is bound before the kubelet runs, so that the kubelet finds it the moment it looks.
+
+Slurm ends jobs with a signal: by scancel, near the time limit, for preemption. A kubelet ends a pod on its own when the
+pod's deadline is over, with hooks and grace period, and says with which exit codes; so the helper sets a deadline that
+has passed. What Slurm's reason was is written into the pod by the provisioner, which is there when the node is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http
+import http.client
+import math
+import os
+import queue
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pinnace.kube.client import Api, ApiError, timestamp
+from pinnace.kube.watch import Changed, Listed, watch
+from pinnace.podjobs import head_access, pod_status
+from pinnace.podjobs.actions import Kubernetes
+from pinnace.podjobs.container_status import Notes, container_code, has_ended, is_spent, room_for_two
+from pinnace.podjobs.joining import EVICT, EVICTED
+from pinnace.podjobs.next_pod import Succession, bind
+from pinnace.podjobs.reconciler import retirement
+from pinnace.podjobs.submission import claim_names, tenant_of
+from pinnace.spec import HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pinnace.kube.access import Access
+    from pinnace.podjobs.start_throttle import Turn
+    from pinnace.spec import ClusterSpec, NodeSpec, Tenant
+
+EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
+AGAIN = 0.5  # seconds
+RETRY = 0.1  # seconds before the API is asked again
+LOOK = 0.05  # seconds between looks at what containerd has noted
+CLAIMS_LIMIT = 60.0  # seconds
+SELECTED = "volume.kubernetes.io/selected-node"
+
+
+def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
+    """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
+    tenancy = Tenancy(node, turn, Notes(containerd))
+    signal.signal(EVICT, tenancy.end)
+    code = tenancy.run()
+    _retire(tenancy.api, node)
+    left(code)
+    while True:  # the agent ends us; until then the kubelet may say once more that its node is there
+        time.sleep(AGAIN)
+        _retire(tenancy.api, node)
+
+
+class Tenancy:
+    """The pods of a node: the one that it was made for, and those that follow it."""
+
+    def __init__(self, node: NodeSpec, turn: Turn | None, notes: Notes) -> None:
+        if node.tenant is None:
+            raise ValueError("this node is for no pod")
+        self.node, self.tenant, self.turn, self.notes = node, node.tenant, turn, notes
+        self.access = _access(node.cluster)
+        self.api = Api(self.access)
+        self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
+        self.evicted = threading.Event()
+        self.succession = Succession(node, self.api)
+
+    def end(self, *_: object) -> None:
+        """A signal: the pod is to end, and no other follows."""
+        self.evicted.set()
+        self.news.put(None)
+
+    def run(self) -> int:
+        """The exit code of the last pod, when it has ended."""
+        pod = _take(self.api, self.tenant, self.node)
+        watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
+        if pod and pod["spec"]["nodeName"] != self.node.name:
+            pod = self.succession.follow(pod)
+        elif pod and has_ended(pod):  # we were started again, and it may have been followed
+            pod = self.succession.present() or pod
+        last, before = pod, []
+        while pod:
+            if claims := claim_names(pod):
+                work = (Api(self.access), self.node.name, tenant_of(pod), claims)
+                threading.Thread(target=_choose_volumes, args=work, daemon=True).start()
+            early = room_for_two(pod, self.node.share) and self.succession.open
+            last = self._live(pod, partial(is_spent, noted=self.notes.exit_code) if early else has_ended)
+            pod = self._following(last)
+            if pod and last:
+                before.append(last)
+            elif last and not has_ended(last):
+                last = self._live(last)
+                pod = self._following(last)
+        for earlier in before:
+            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+                self._live(Kubernetes(self.api).current(earlier))
+        code = container_code(last) if last else 0  # who deletes a pod has not failed
+        return code or (EVICTED if self.evicted.is_set() else 0)
+
+    def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
+        if not last or container_code(last) or self.evicted.is_set():
+            return None
+        return self.succession.follow(last)
+
+    def _live(
+        self, pod: dict[str, Any] | None, done: Callable[[dict[str, Any]], bool] = has_ended
+    ) -> dict[str, Any] | None:
+        """Follow a pod to its end, and help it there if it has been asked to. None if it was deleted."""
+        deadline = math.inf
+        while pod is not None and not done(pod):
+            if self.evicted.is_set() and deadline == math.inf:
+                deadline = time.monotonic() + EVICT_LIMIT
+                _set_deadline(self.api, tenant_of(pod))
+            if time.monotonic() > deadline:
+                return pod
+            try:
+                heard = self.news.get(timeout=self._patience(deadline, done))
+            except queue.Empty:
+                continue
+            if heard:
+                pod = self._as_heard(pod, heard)
+            if self.turn and (pod is None or pod["status"].get("phase") != "Pending"):
+                self.turn.hand_on()
+                self.turn = None
+        return pod
+
+    def _patience(self, deadline: float, done: Callable[[dict[str, Any]], bool]) -> float | None:
+        """How long to wait for news: what containerd notes has to be looked for, while another pod may still follow."""
+        if done is not has_ended and self.succession.open:
+            return LOOK
+        return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+
+    def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:
+        uid = pod["metadata"]["uid"]
+        if isinstance(heard, Changed):
+            if heard.object["metadata"]["uid"] != uid:
+                return pod
+            return None if heard.gone else heard.object
+        for found in heard.objects:
+            if found["metadata"]["uid"] == uid:
+                return found
+        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):  # the list may be older than the pod
+            return Kubernetes(self.api).current(pod)
+        return pod
+
+
+def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
+    """Whether a pod is there and has no node. In doubt it has none: who tries to take it will find out."""
+    try:
+        pod = Api(_access(cluster)).get(tenant.path)
+    except ApiError as error:
+        return error.code != http.HTTPStatus.NOT_FOUND
+    except (OSError, http.client.HTTPException):
+        return True
+    return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
+
+
+def _access(cluster: ClusterSpec) -> Access:
+    if found := head_access.access(cluster):
+        return found
+    raise OSError("the head has not said where the API is")
+
+
+def node_object(node: NodeSpec) -> dict[str, Any]:
+    """The node as the API shall know it before its kubelet registers: Kubernetes deletes pods of nodes that it has not.
+
+    The kubelet admits its first pod by what it finds here, and puts its own figures in place a moment later.
+    """
+    taints = [taint.rpartition(":") for taint in node.taints]
+    listed = [
+        {"key": what.partition("=")[0], "value": what.partition("=")[2], "effect": effect} for what, _, effect in taints
+    ]
+    labels = {**node.labels, "kubernetes.io/hostname": node.name}
+    metadata = {"name": node.name, "labels": labels}
+    offer = {
+        "cpu": str(node.share.cpus or os.cpu_count()),
+        "memory": str(node.share.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "ephemeral-storage": "1Ti",
+        "pods": "250",
+    }
+    addresses = [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata,
+        "spec": {"taints": listed},
+        "status": {"capacity": offer, "allocatable": offer, "addresses": addresses},
+    }
+
+
+def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
+    """Bind the pod to this node. As it is then: here, or on the node that was faster; None if it is gone."""
+    while True:
+        try:
+            with contextlib.suppress(ApiError):
+                api.create("/api/v1/nodes", node_object(node))
+                bind(api, tenant, node.name)
+            pod: dict[str, Any] = api.get(tenant.path)
+        except ApiError as error:
+            if error.code == http.HTTPStatus.NOT_FOUND:
+                return None
+        except (OSError, http.client.HTTPException):
+            pass
+        else:
+            if pod["metadata"]["uid"] != tenant.uid:
+                return None
+            if pod["spec"].get("nodeName"):
+                return pod
+        time.sleep(RETRY)
+
+
+def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> None:
+    """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
+    deadline = time.monotonic() + CLAIMS_LIMIT
+    while claims and time.monotonic() < deadline:
+        for name in sorted(claims):
+            path = f"/api/v1/namespaces/{tenant.namespace}/persistentvolumeclaims/{name}"
+            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+                claim = api.get(path)
+                if claim["status"].get("phase") == "Pending":
+                    api.patch(path, {"metadata": {"annotations": {SELECTED: node}}})
+                claims.discard(name)
+        time.sleep(RETRY)
+
+
+def _set_deadline(api: Api, tenant: Tenant) -> None:
+    """Let the kubelet end the pod: its time is up."""
+    with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        metadata = {"uid": tenant.uid, "annotations": {pod_status.EVICTED: "true"}}
+        api.patch(tenant.path, {"metadata": metadata, "spec": {"activeDeadlineSeconds": 1}})
+
+
+def _retire(api: Api, node: NodeSpec) -> None:
+    """From now on the archive answers for this node. The provisioner does the same for nodes that were killed."""
+    with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        Kubernetes(api).set_node_status(node.name, retirement(str(node.cluster.ranges.node(HEAD)), timestamp()))

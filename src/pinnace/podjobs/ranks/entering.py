@@ -1,0 +1,41 @@
+"""The namespaces of another process of ours: its users and its mounts, never its network."""
+
+from __future__ import annotations
+
+import os
+
+from pinnace.sandbox.linux import CLONE_NEWNS, CLONE_NEWUSER, setns
+
+
+def enter(pid: int) -> bool:
+    """Live in the same user and mount namespaces as a process. Whoever made a user namespace may do all in it.
+
+    Says whether it has more users than us.
+    """
+    names = {"user": CLONE_NEWUSER, "mnt": CLONE_NEWNS}
+    with open(f"/proc/{pid}/gid_map") as mapped:  # noqa: PTH123
+        many = len(mapped.readlines()) > 1
+    opened = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), kind) for name, kind in names.items()]
+    for descriptor, kind in opened:
+        setns(descriptor, kind)
+        os.close(descriptor)
+    return many
+
+
+def become_root_of(pid: int) -> None:
+    """Enter the namespaces of a node's process, as root there, and without our groups outside where we may."""
+    if enter(pid):
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def first_process(keeper: int) -> int:
+    """The node's PID 1, as the host knows it: the child of its keeper that is the first of a PID namespace."""
+    with open(f"/proc/{keeper}/task/{keeper}/children") as children:  # noqa: PTH123
+        for child in map(int, children.read().split()):
+            with open(f"/proc/{child}/status") as status:  # noqa: PTH123
+                pids = next(line.split()[1:] for line in status if line.startswith("NSpid:"))
+            if len(pids) > 1 and pids[-1] == "1":
+                return child
+    raise ProcessLookupError("the node has no first process")

@@ -1,0 +1,46 @@
+"""Writes a part of a container as an archive to its standard output, as root of the node that has it.
+
+python -m pinnace.podjobs.ranks.packing PID --layers DIRECTORY…       what an image's layers are together, topmost first
+python -m pinnace.podjobs.ranks.packing PID --path PATH [--name NAME]  a directory, or one name in it
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pinnace.podjobs.ranks.entering import become_root_of
+from pinnace.sandbox.linux import CLONE_NEWNS, MS_RDONLY, MS_REC, MS_SLAVE, mount, unshare
+
+PACK = ("tar", "--create", "--numeric-owner", "--xattrs", "--xattrs-include=user.overlay.*", "--sparse",
+        "--warning=no-file-changed", "--warning=no-file-ignored", "--warning=no-file-removed")  # fmt: skip
+PLACE = "/run/pinnace/layers"
+
+
+def together(layers: list[str]) -> str:
+    """A directory that shows layers as one, in a mount namespace of our own."""
+    if len(layers) == 1:
+        return layers[0]
+    unshare(CLONE_NEWNS)
+    mount("none", "/", flags=MS_REC | MS_SLAVE)
+    Path(PLACE).mkdir(exist_ok=True)
+    mount("overlay", PLACE, "overlay", MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
+    return PLACE
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="pinnace-packing")
+    parser.add_argument("pid", type=int)
+    parser.add_argument("--layers", nargs="+")
+    parser.add_argument("--path")
+    parser.add_argument("--name", default=".")
+    words = parser.parse_args(argv)
+    become_root_of(words.pid)
+    where = together(words.layers) if words.layers else words.path
+    os.execvp(PACK[0], [*PACK, "--directory", where, words.name])  # noqa: S606
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,208 @@
+"""From a pod to sbatch's options: pure functions."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pinnace.errors import UsageError
+from pinnace.kube.resources import MEMORY, needs
+from pinnace.podjobs import flags, pod_annotations
+from pinnace.podjobs.node_selection import selection
+from pinnace.slurm.commands import batch_script, checked_text
+from pinnace.spec import Tenant, agent_argv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from pinnace.podjobs.flags import Options
+    from pinnace.podjobs.settings import Settings
+
+    Object = dict[str, Any]
+
+MIB = Decimal(1 << 20)
+GRACE = 60  # seconds before the time limit at which Slurm tells the node
+START = 60  # seconds that a node may take to start, on top of a pod's deadline
+PLAIN = {"cpu", MEMORY, "ephemeral-storage", "pods"}
+TAG = "pinnace"
+SUBMITTED = re.compile(rf"\s['\"]?--comment=['\"]?({TAG}:[^\s'\"]+)['\"]?\s*$")  # some versions of Slurm quote words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What sbatch gets."""
+
+    options: list[str]
+    script: str
+
+
+def tag(cluster: str, uid: str) -> str:
+    """The beginning of a job's comment: by it a job is known as a pod's, whoever has submitted it."""
+    return f"{TAG}:{cluster}:{uid}"
+
+
+def claimed(comment: str, cluster: str) -> str | None:
+    """The pod, or the elastic node, that a job is for, if it is one of this cluster's."""
+    parts = comment.split(":", 3)
+    return parts[2] if len(parts) > 2 and parts[:2] == [TAG, cluster] else None
+
+
+def submitted_for(line: str, cluster: str) -> str | None:
+    """The same from the line that submitted a job. Our comment is its last word; what is before it, pods may choose."""
+    found = SUBMITTED.search(line)
+    return claimed(found[1], cluster) if found else None
+
+
+def tenant_of(pod: Object) -> Tenant:
+    metadata = pod["metadata"]
+    return Tenant(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+
+
+def comment(cluster: str, pod: Object, owners: Sequence[Object]) -> str:
+    """For squeue and sacct: the cluster, the pod, and to whom it belongs in the end."""
+    tenant = tenant_of(pod)
+    whose = f":{owners[-1]['kind']}/{owners[-1]['metadata']['name']}" if owners else ""
+    return checked_text("the comment", f"{tag(cluster, tenant.uid)}:{tenant.namespace}/{tenant.name}{whose}")
+
+
+def resource_options(pod: Object, settings: Settings) -> Options:
+    """CPUs, memory, scratch and generic resources."""
+    wanted = needs(pod)
+    options: Options = {"cpus-per-task": str(max(1, math.ceil(wanted.get("cpu", Decimal(0)))))}
+    memory = wanted.get(MEMORY) or settings.default_memory_mib * MIB
+    mib = math.ceil(memory / MIB) + settings.overhead_mib
+    if settings.memory == "per-node":
+        options["mem"] = f"{mib}M"
+    elif settings.memory == "per-cpu":
+        options["mem-per-cpu"] = f"{math.ceil(mib / int(options['cpus-per-task'] or 1))}M"
+    if settings.exclusive:
+        options["exclusive"] = None
+    if disk := wanted.get("ephemeral-storage"):
+        options["tmp"] = f"{math.ceil(disk / MIB)}M"
+    gres: dict[str, int] = {}
+    for name, amount in wanted.items():
+        if name in PLAIN or name.startswith("hugepages-") or not amount:
+            continue
+        if name not in settings.gres:
+            raise UsageError(
+                f"the resource {name} is not mapped to a GRES of Slurm", hint="Put it into [resources] of pods.toml."
+            )
+        gres[settings.gres[name]] = gres.get(settings.gres[name], 0) + math.ceil(amount)
+    if gres:
+        options["gres"] = ",".join(f"{name}:{count}" for name, count in sorted(gres.items()))
+    return options
+
+
+def controller(pod: Object) -> str:
+    """The uid of what made a pod; nothing if a person did."""
+    return next((owner["uid"] for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), "")
+
+
+def least_time(pod: Object) -> int:
+    """What a pod with a deadline needs of its job, in seconds; 0 without."""
+    seconds = pod["spec"].get("activeDeadlineSeconds")
+    return seconds + START + GRACE if seconds else 0
+
+
+def time_option(pod: Object, settings: Settings) -> Options:
+    """The last of those who may share a job needs as long as the first."""
+    shared = settings.reuse_seconds if controller(pod) else 0
+    return {"time": str(math.ceil((least_time(pod) + shared) / 60))} if least_time(pod) else {}
+
+
+def priority_options(pod: Object, settings: Settings) -> Options:
+    """By the site's table; otherwise what is below the ordinary in Kubernetes is so in Slurm."""
+    name, value = pod["spec"].get("priorityClassName", ""), pod["spec"].get("priority", 0)
+    if name in settings.priorities:
+        return flags.parse(shlex.join(settings.priorities[name]), by_owner=True)
+    return {"nice": str(min(-value, 2147483645))} if value < 0 else {}
+
+
+def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given: Sequence[str]) -> Options:
+    """All of them. What is nearer to the pod counts more: cluster, translation, the owners' wishes, the pod's own."""
+    where, _ = selection(pod)
+    also = frozenset(flag.removeprefix("--") for flag in settings.flags)
+    words = [*(owner["metadata"].get("annotations", {}) for owner in reversed(list(owners))),
+              pod["metadata"].get("annotations", {})]  # fmt: skip
+    asked = [pod_annotations.options(notes, also=also) for notes in words]
+    if settings.restricted:
+        asked = [flags.require_needs(options, also=also) for options in asked]
+    return flags.merge(
+        flags.parse(shlex.join(given), also=also, by_owner=True),
+        flags.checked({"job-name": pod["metadata"]["name"]}),
+        resource_options(pod, settings),
+        time_option(pod, settings),
+        priority_options(pod, settings),
+        flags.checked(where),
+        *asked,
+    )
+
+
+def submission(
+    pod: Object,
+    owners: Sequence[Object],
+    settings: Settings,
+    *,
+    cluster: str,
+    directory: Path,
+    python: str,
+    given: Sequence[str] = (),
+) -> Submission:
+    """The job that becomes the node of a pod."""
+    options = job_options(pod, owners, settings, given)
+    _, labels = selection(pod)
+    agent = agent_argv(directory, "--join", "--pod", str(tenant_of(pod)), python=python)
+    agent += [f"--image={name}" for name in local_images(pod)]
+    agent += mpi_words(pod, owners, settings)
+    agent += [f"--label={key}={value}" for key, value in labels.items()]
+    agent += ["--volumes"] if claim_names(pod) else []
+    return Submission(
+        options=[*flags.argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
+        script=node_script(agent),
+    )
+
+
+def mpi_words(pod: Object, owners: Sequence[Object], settings: Settings) -> list[str]:
+    """For the agent: which containers are started by mpiexec, and with which flags. The nearest word counts."""
+    words = (pod_annotations.mpi_flags(thing["metadata"].get("annotations", {})) for thing in (pod, *owners))
+    given = next((text for text in words if text is not None), None)
+    if given is None:
+        return []
+    if settings.restricted:
+        raise UsageError("ranks (mpi-flags) are not for pods of a restricted cluster: they are processes of the host")
+    return [
+        *(f"--mpi-container={container['name']}" for container in pod["spec"]["containers"]),
+        f"--mpi-flags={given}",
+    ]
+
+
+def local_images(pod: Object) -> list[str]:
+    """The images that the node can fetch from the user's own store while its kubelet starts: those named in full."""
+    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    names = dict.fromkeys(container["image"] for container in containers)
+    return [name for name in names if name.startswith("localhost/") and ":" in name]
+
+
+def claim_names(pod: Object) -> set[str]:
+    """The claims whose volumes a pod mounts; those of ephemeral volumes are made by a controller."""
+    names = set()
+    for volume in pod["spec"].get("volumes", ()):
+        if "persistentVolumeClaim" in volume:
+            names.add(volume["persistentVolumeClaim"]["claimName"])
+        elif "ephemeral" in volume:
+            names.add(f"{pod['metadata']['name']}-{volume['name']}")
+    return names
+
+
+def fixed_options(directory: Path) -> list[str]:
+    """What every job of ours has. The agent is the batch script's own process, so Slurm's signals are for it."""
+    return [f"--chdir={directory}", f"--output={directory}/logs/job-%j.log", f"--signal=B:TERM@{GRACE}", "--no-requeue"]
+
+
+def node_script(agent: Sequence[str]) -> str:
+    return batch_script([], f"exec {shlex.join(agent)}", shebang="#!/bin/sh")

@@ -1,0 +1,59 @@
+"""Clusters of a user who has no subordinate ids."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.left import assert_nothing_left
+
+if TYPE_CHECKING:
+    from e2e.conftest import User
+
+pytestmark = pytest.mark.bed
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# An image whose files have several owners, and pods that want to be somebody.
+SOMEBODY = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: somebody}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      securityContext: {runAsUser: 33, runAsGroup: 33, runAsNonRoot: true, fsGroup: 44, supplementalGroups: [55]}
+      containers:
+        - name: main
+          image: localhost/pinnace-test/nettools:1
+          tty: true
+          command:
+            - sh
+            - -ec
+            - |
+              touch /data/file /mine
+              chown 33:33 /data/file
+              test -s /var/run/secrets/kubernetes.io/serviceaccount/token
+              curl -sS -k -o /dev/null https://kubernetes.default.svc.cluster.local/version
+              echo "I am $(id -u), and all is well"
+          volumeMounts: [{name: data, mountPath: /data}]
+      volumes: [{name: data, emptyDir: {}}]
+"""
+
+
+def test_the_example_runs_on_two_nodes(carol: User) -> None:
+    shutil.copy(EXAMPLES / "hello.yaml", carol.home)
+    (carol.home / "hello.yaml").chmod(0o644)
+    result = carol.pinnace("run", "-N", "2", "--image", "busybox.tar", "hello.yaml")
+    assert result.stdout.count("hello from") == 2
+    assert_nothing_left(carol)
+
+
+def test_a_container_that_wants_to_be_somebody_runs_as_the_user(carol: User) -> None:
+    result = carol.pinnace("run", "--image", "nettools.tar", carol.write("somebody.yaml", SOMEBODY))
+    assert "I am 0, and all is well" in result.stdout
+    assert_nothing_left(carol)

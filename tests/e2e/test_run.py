@@ -1,0 +1,193 @@
+"""`pinnace run`: from nothing to a workload's end, and what is left then."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.left import assert_nothing_left
+
+if TYPE_CHECKING:
+    from e2e.conftest import User
+
+pytestmark = pytest.mark.bed
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: work}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 5
+      containers:
+        - {name: main, image: "%(image)s", command: [sh, -c, "%(command)s"]}
+"""
+
+
+def job(command: str, image: str = "localhost/pinnace-test/busybox:1") -> str:
+    return JOB % {"command": command, "image": image}
+
+
+def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User) -> None:
+    shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    (bob.home / "thesis").mkdir(exist_ok=True)
+    bob.write("thesis/chapter", "years of work")
+    before = {path.name for path in bob.home.iterdir()}
+    result = bob.pinnace("run", "-N", "2", "-t", "10", "--image", "busybox.tar", "hello.yaml")
+    assert before <= {path.name for path in bob.home.iterdir()}, "a cluster's end took something of the user's with it"
+    assert (bob.home / "thesis" / "chapter").read_text() == "years of work"
+    lines = re.findall(r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d)", result.stdout, re.MULTILINE)
+    assert len(lines) == 2, result.stdout
+    assert all(pod == host for pod, host, _ in lines)
+    assert {node for *_, node in lines} == {"n1", "n2"}
+    ended = ["sacct", "-X", "--noheader", "--parsable2", "--format=State,ExitCode", "--starttime=now-10minutes"]
+    assert bob.run(*ended).stdout.splitlines()[-1] == "COMPLETED|0:0", "other jobs may depend on it"
+    assert "cluster is ready" in result.stderr
+    assert not bob.pinnace("list", "-o", "name").stdout
+    assert_nothing_left(bob)
+
+
+PYTHON = """
+import os, subprocess
+import pinnace
+with pinnace.Cluster(nodes=2) as cluster:
+    subprocess.run(["kubectl", "get", "nodes", "-o", "name"], env=os.environ | cluster.environment(), check=True)
+"""
+
+
+def test_the_python_of_the_readme(bob: User) -> None:
+    result = bob.run("/opt/pinnace/bin/python", bob.write("cluster.py", PYTHON))
+    assert sorted(result.stdout.split()) == ["node/n1", "node/n2"]
+    assert_nothing_left(bob)
+
+
+def test_the_exit_code_is_the_workloads(bob: User) -> None:
+    name = bob.write("fails.yaml", job("echo about to fail; exit 42"))
+    result = bob.pinnace("run", "--image", "busybox.tar", name, code=42)
+    assert "about to fail" in result.stdout
+    assert_nothing_left(bob)
+
+
+def test_a_script_uses_kubectl_and_its_exit_code_counts(bob: User) -> None:
+    script = "#!/bin/sh\nkubectl get nodes -o name; kubectl version; echo got $1; exit 7\n"
+    bob.write("script.sh", script, 0o755)
+    result = bob.pinnace("run", "-N", "2", "script.sh", "argument", code=7)
+    assert "node/n1\nnode/n2" in result.stdout
+    assert "Server Version: v1.36.3" in result.stdout
+    assert "got argument" in result.stdout
+
+
+def test_inside_an_allocation_it_uses_that_allocation(bob: User) -> None:
+    shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    script = "#!/bin/bash\npinnace run --image busybox.tar hello.yaml\n"
+    bob.write("job.sh", script, 0o755)
+    bob.run("sbatch", "--wait", "-N", "2", "--mem", "3G", "-o", "job.out", "job.sh")
+    output = (bob.home / "job.out").read_text()
+    assert len(re.findall(r"hello from .* on n\d", output)) == 2, output
+    assert_nothing_left(bob)
+
+
+def test_a_cancelled_run_ends_its_pods_in_order(bob: User) -> None:
+    """scancel while the workload runs: the container sees SIGTERM and has time to answer."""
+    command = "trap 'echo got TERM > /out/term; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    manifest = job(command).replace(
+        "containers:", "volumes: [{name: out, hostPath: {path: /home/bob}}]\n      containers:"
+    ).replace("command:", "volumeMounts: [{name: out, mountPath: /out}], command:")  # fmt: skip
+    name = bob.write("trap.yaml", manifest)
+    (bob.home / "term").unlink(missing_ok=True)
+    with bob.bed.popen(["pinnace", "run", "--image", "busybox.tar", name], user="bob") as process:
+        assert process.stdout
+        assert process.stderr
+        if "ready" not in process.stdout.readline():
+            pytest.fail(process.stderr.read())
+        number = bob.run("squeue", "--me", "--noheader", "--format=%i").stdout.strip()
+        bob.run("scancel", number)
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert (bob.home / "term").read_text() == "got TERM\n"
+    assert_nothing_left(bob)
+
+
+def test_logs_and_events_are_collected(bob: User) -> None:
+    name = bob.write("said.yaml", job("echo one; echo two"))
+    bob.pinnace("run", "--image", "busybox.tar", "--output-dir", "results/run", name)
+    (log,) = (bob.home / "results" / "run").glob("work-*_main.log")
+    assert log.read_text() == "one\ntwo\n"
+    events = json.loads((bob.home / "results" / "run" / "events.json").read_text())
+    assert "Started" in {event["reason"] for event in events}
+
+
+def test_a_dry_run_only_prints(bob: User) -> None:
+    shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    assert bob.pinnace("run", "-N", "2", "--dry-run", "hello.yaml").stdout.startswith("srun --job-name=pinnace-")
+    assert "#SBATCH --job-name=pinnace-default" in bob.pinnace("up", "--dry-run").stdout
+    assert not bob.run("squeue", "--me", "--noheader").stdout
+    assert not bob.pinnace("list", "-o", "name").stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run", "-p", "nowhere", "hello.yaml"], "invalid partition"),
+        (["run", "-N", "99", "hello.yaml"], "more processors requested than permitted"),
+        (["up", "-p", "nowhere"], "invalid partition"),
+        (["up", "-N", "99"], "more processors requested than permitted"),
+        (["run", "missing.yaml"], "there is no file missing.yaml"),
+        (["up", "--name", "Not_A_Name"], "cannot be the name of a cluster"),
+        (["down", "unknown"], "there is no cluster 'unknown'"),
+        (["run", "--network", "10.50.0.0/16", "hello.yaml"], "overlaps with 10.50.0.0/24, which this host has"),
+        (["run", "--until", "soon", "hello.yaml"], "--until soon: neither a duration nor a condition"),
+        (["run", "--wait-limit", "30", "hello.yaml"], "'30' is no duration such as 90s"),
+    ],
+)
+def test_bad_input_is_answered_at_once(bob: User, argv: list[str], message: str) -> None:
+    shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    result = bob.pinnace(*argv, code=None, timeout=30)
+    assert result.returncode != 0
+    assert message in result.stderr.lower() or message in result.stderr, result.stderr
+    if "requested" in message or "partition" in message:
+        assert "`sinfo` shows partitions, their nodes and limits" in result.stderr
+        assert "Nothing was heard" not in result.stderr
+    assert not bob.pinnace("list", "-o", "name").stdout
+
+
+def test_a_manifest_that_does_not_parse_is_answered_with_kubectls_words(bob: User) -> None:
+    name = bob.write("broken.yaml", "kind: [")
+    result = bob.pinnace("run", name, code=1)
+    assert "error parsing broken.yaml" in result.stderr
+    assert_nothing_left(bob)
+
+
+def test_an_image_that_cannot_be_pulled_is_named(bob: User) -> None:
+    name = bob.write("pull.yaml", job("true", image="registry.invalid/none:1"))
+    result = bob.pinnace("run", name, code=1)
+    assert "registry.invalid/none:1" in result.stderr
+    assert "cannot start" in result.stderr
+    assert_nothing_left(bob)
+
+
+def test_what_a_session_has_in_its_environment_does_no_harm(bob: User) -> None:
+    """A proxy that nobody answers for, and a directory that is on the login node alone."""
+    surroundings = [f"{name}=http://192.0.2.1:3128" for name in ("HTTP_PROXY", "HTTPS_PROXY", "https_proxy")]
+    session = ["env", *surroundings, f"XDG_RUNTIME_DIR=/run/user/{bob.uid}"]
+    script = bob.write(
+        "session.sh",
+        """#!/bin/sh -e
+kubectl run work --image=localhost/pinnace-test/busybox:1 --restart=Never -- sleep 600
+kubectl wait pod/work --for=condition=Ready --timeout=90s
+kubectl exec work -- echo it works
+kubectl logs work
+""",
+        0o755,
+    )
+    result = bob.run(*session, "pinnace", "run", "-N", "2", "--image", "busybox.tar", f"./{script}")
+    assert "it works" in result.stdout

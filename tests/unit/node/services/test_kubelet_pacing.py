@@ -1,0 +1,53 @@
+"""A program whose log is read no faster than is good for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pinnace.node.services.kubelet_pacing import MOMENT, paced
+from testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Writes as a kubelet does: each line at once, and when it could.
+PROGRAM = """
+import os, time
+def say(text):
+    os.write(1, f"{text}\\n".encode())
+    open("times", "a").write(f"{time.monotonic()} {text}\\n")
+for number in range(200): say(f"FLAG {number}")
+say("Kubelet version")
+time.sleep(0.5)  # and is busy
+for text in ("Attempting to sync node with API server", "adding", "waiting", "watching"): say(text)
+"""
+
+
+@pytest.fixture
+def times(tmp_path: Path) -> dict[str, float]:
+    """When each line could be written, and when there was somebody to read them: ``ready``."""
+    ready = tmp_path / "ready"
+    output = paced(tmp_path / "log", ready.exists, tmp_path / "under-way")
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=output, cwd=tmp_path) as process:
+        os.close(output)
+        wait_until("its first line", (tmp_path / "times").exists, limit=30)
+        time.sleep(0.3)
+        begin = time.monotonic()
+        ready.touch()
+        process.wait(timeout=30)
+    rows = [line.split(maxsplit=1) for line in (tmp_path / "times").read_text().splitlines()]
+    wait_until("the whole log", lambda: (tmp_path / "log").read_text().count("\n") == len(rows), limit=30)
+    assert (tmp_path / "log").read_text().splitlines() == [text for _, text in rows]
+    assert (tmp_path / "under-way").exists()
+    return {text: float(stamp) for stamp, text in rows} | {"ready": begin}
+
+
+def test_it_waits_until_somebody_is_ready_and_then_for_what_it_has_asked(times: dict[str, float]) -> None:
+    assert times["FLAG 0"] < times["ready"] < times["FLAG 1"]
+    assert times["waiting"] - times["adding"] > MOMENT / 2

@@ -1,0 +1,172 @@
+"""What the wrapper of runc does to a bundle, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pinnace.node.services.runc_wrapper import (
+    DEFAULT_PATH,
+    PING,
+    Requests,
+    answer,
+    is_read_only,
+    keeping_read_only,
+    with_environment,
+    with_known_groups,
+    with_launcher,
+    with_ping,
+    without_cgroups,
+    wrapper_script,
+)
+from pinnace.sandbox.ids import last_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def bind(source: str, *options: str) -> dict[str, Any]:
+    return {"destination": "/there", "type": "bind", "source": source, "options": ["rbind", "rprivate", *options]}
+
+
+def test_only_what_concerns_cgroups_is_taken_out() -> None:
+    config = {"linux": {"cgroupsPath": "/x", "resources": {}, "namespaces": [{"type": "pid"}]}, "process": {}}
+    assert without_cgroups(config) == {"linux": {"namespaces": [{"type": "pid"}]}, "process": {}}
+
+
+def test_a_volume_is_no_more_writable_than_what_it_comes_from() -> None:
+    proc = {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid"]}
+    config = {"mounts": [bind("/software", "rw"), bind("/home", "rw"), bind("/software", "ro"), proc]}
+    mended = keeping_read_only(config, lambda path: path == "/software")
+    assert mended["mounts"] == [bind("/software"), bind("/home", "rw"), bind("/software", "ro"), proc]
+
+
+def test_a_path_that_is_not_there_is_left_to_runc() -> None:
+    assert not is_read_only("/no/such/path")
+    assert not is_read_only("/tmp")
+
+
+def sandbox(*namespaces: str, kind: str = "sandbox", **linux: Any) -> dict[str, Any]:
+    types = [{"type": namespace} for namespace in namespaces]
+    return {"annotations": {"io.kubernetes.cri.container-type": kind}, "linux": {"namespaces": types, **linux}}
+
+
+def test_every_user_of_a_pod_may_ping_unless_the_pod_says_otherwise() -> None:
+    assert with_ping(sandbox("pid", "network"), 65536)["linux"]["sysctl"] == {PING: "0 65536"}
+    told = sandbox("network", sysctl={PING: "1 0"})
+    assert with_ping(told, 65536) == told
+    for other in (sandbox("pid"), sandbox("network", kind="container")):
+        assert with_ping(other, 65536) == other
+
+
+def test_the_last_group_of_a_user_namespace() -> None:
+    assert last_id("         0       2001          1\n         1     200000      65536\n") == 65536
+
+
+def test_a_terminal_has_no_group_that_the_node_does_not_know() -> None:
+    def config(*options: str) -> dict[str, Any]:
+        return {"mounts": [{"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": [*options]}]}
+
+    assert with_known_groups(config("nosuid", "mode=0620", "gid=5"), 0) == config("nosuid", "mode=0620")
+    assert with_known_groups(config("nosuid", "gid=5"), 65536) == config("nosuid", "gid=5")
+
+
+ADDED: dict[str, Any] = {
+    "mount": bind("/ranks", "ro"),
+    "path": "/run/pinnace/bin",
+    "environment": {"SLURM_NTASKS": "4"},
+    "before": {"main": ["mpiexec", "-np", "4"]},
+}
+
+
+def process(*environment: str) -> dict[str, Any]:
+    return {"args": ["program"], "env": [*environment]}
+
+
+def test_a_container_finds_the_launcher_first_and_keeps_its_own_variables() -> None:
+    assert with_environment(process("PATH=/bin", "SLURM_NTASKS=1", "A=b=c"), ADDED)["env"] == [
+        "SLURM_NTASKS=1",
+        "PATH=/run/pinnace/bin:/bin",
+        "A=b=c",
+    ]
+    assert f"PATH=/run/pinnace/bin:{DEFAULT_PATH}" in with_environment(process(), ADDED)["env"]
+
+
+def test_only_containers_that_are_named_are_started_by_mpiexec() -> None:
+    def config(name: str, kind: str = "container") -> dict[str, Any]:
+        about = {"io.kubernetes.cri.container-type": kind, "io.kubernetes.cri.container-name": name}
+        return {"annotations": about, "process": process(), "mounts": [bind("/data")]}
+
+    assert with_launcher(config("main"), ADDED)["process"]["args"] == ["mpiexec", "-np", "4", "program"]
+    assert with_launcher(config("side"), ADDED)["process"]["args"] == ["program"]
+    assert with_launcher(config("side"), ADDED)["mounts"] == [bind("/data"), bind("/ranks", "ro")]
+    assert with_launcher(config("", kind="sandbox"), ADDED) == config("", kind="sandbox")
+
+
+@pytest.fixture
+def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """The wrapper, with a runtime that shows how it was called and what it found, and somebody who answers it."""
+    requests = Requests(tmp_path / "ask")
+    runtime = tmp_path / "runc it is"
+    runtime.write_text('#!/bin/sh\necho "$@"; ls /proc/self/fd; cat "$3"*\n')
+    runtime.chmod(0o755)
+    script = tmp_path / "wrapper"
+    script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask"), launcher=True))
+    script.chmod(0o755)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        with subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            if select.select([requests.descriptor], [], [], 10 if words[0] in {"create", "exec"} else 0)[0]:
+                for request in requests.read():
+                    answer(request, ADDED)
+            output, errors = process.communicate(timeout=10)
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+    yield run
+    os.close(requests.descriptor)
+
+
+def test_the_runtime_finds_the_bundle_edited_and_nothing_else(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    config = sandbox("network", cgroupsPath="/x") | {"mounts": []}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = wrapped("create", "--bundle", str(tmp_path), "--pid-file", "two words", "name")
+    called, *descriptors = result.stdout.splitlines()
+    assert called == f"create --bundle {tmp_path} --pid-file two words name"
+    assert "9" not in descriptors
+    assert "cgroupsPath" not in (tmp_path / "config.json").read_text()
+    assert PING in (tmp_path / "config.json").read_text()
+    assert not (tmp_path / "config.json.answer").exists()
+
+
+def test_what_is_executed_in_a_container_finds_the_launcher(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "process").write_text(json.dumps(process("PATH=/bin")))
+    assert "/run/pinnace/bin:/bin" in wrapped("exec", "--process", str(tmp_path / "process"), "name").stdout
+
+
+def test_the_runtime_is_not_called_for_a_bundle_that_cannot_be_edited(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    result = wrapped("create", "--bundle", str(tmp_path), "name")
+    assert result.returncode == 1
+    assert "could not edit" in result.stderr
+    assert not result.stdout
+
+
+def test_only_where_there_is_a_launcher_does_exec_ask_for_anything() -> None:
+    assert "create | exec)" in wrapper_script("runc", "ask", launcher=True)
+    assert "exec)" not in wrapper_script("runc", "ask", launcher=False)
+
+
+def test_all_else_is_none_of_our_business(wrapped: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    assert wrapped("delete", "--force", "name").stdout.startswith("delete --force name")

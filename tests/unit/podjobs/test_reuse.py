@@ -1,0 +1,80 @@
+"""Which pods may follow one another in the same job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinnace.podjobs.reuse import likeness, waits, window
+from pinnace.podjobs.settings import Settings
+from unit.podjobs.samples import container, pod
+
+SETTINGS = Settings(reuse_seconds=60)
+
+
+def of(owner: str, name: str = "one", **more: Any) -> dict[str, Any]:
+    body = pod(name, **more)
+    body["metadata"]["ownerReferences"] = [{"kind": "Job", "name": owner, "uid": owner, "controller": True}]
+    return body
+
+
+def kind(body: dict[str, Any], settings: Settings = SETTINGS) -> str:
+    return likeness(body, [], settings, ["--partition=main"])
+
+
+def test_pods_of_one_owner_that_ask_for_the_same_are_alike() -> None:
+    assert kind(of("a", "one"))
+    assert kind(of("a", "one")) == kind(of("a", "two"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        of("b"),
+        of("a", containers=[container(cpu="2")]),
+        of("a", annotations={"pinnace.dev/flags": "--qos=high"}),
+        of("a", nodeSelector={"feature.pinnace.dev/fast": "true"}),
+        of("a", activeDeadlineSeconds=600),
+    ],
+)
+def test_others_are_not(other: dict[str, Any]) -> None:
+    assert kind(other) not in {"", kind(of("a"))}
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        pod(),
+        of("a", annotations={"pinnace.dev/flags": "--nodes=2"}),
+        of("a", annotations={"pinnace.dev/flags": "--begin=now+60"}),
+        of("a", annotations={"pinnace.dev/flags": "--wrap=no"}),
+    ],
+)
+def test_some_have_their_job_to_themselves(alone: dict[str, Any]) -> None:
+    assert not kind(alone)
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [
+        (of("a"), 60),
+        (of("a", activeDeadlineSeconds=30), 60),
+        (of("a", annotations={"pinnace.dev/flags": "--time=1:00:00"}), 60),
+        (of("a", annotations={"pinnace.dev/flags": "--time=5"}), 30),
+        (of("a", annotations={"pinnace.dev/flags": "--time=5"}, activeDeadlineSeconds=300), 0),
+        (of("a", annotations={"pinnace.dev/flags": "--time=UNLIMITED"}), 60),
+    ],
+)
+def test_whoever_comes_later_has_the_time_that_was_asked_for(body: dict[str, Any], seconds: float) -> None:
+    assert window(body, [], SETTINGS, []) == pytest.approx(seconds)
+
+
+def test_it_can_be_switched_off() -> None:
+    assert not kind(of("a"), Settings(reuse_seconds=0))
+
+
+def test_only_pods_that_wait_can_be_taken() -> None:
+    assert waits(pod())
+    for body in (pod(node="job-7"), pod(deleted=True), pod(phase="Failed"), pod(schedulerName="other")):
+        assert not waits(body)
