@@ -18,6 +18,7 @@ import pytest
 
 from e2e.conftest import PUBLISHED
 from e2e.namespaces import Namespace, namespace, pod, service
+from pinnace.spec import NodeRecord, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -513,8 +514,9 @@ def test_who_has_the_port_of_a_dead_node_cannot_pass_for_it(
         try:
             assert relay.stdout
             port = int(relay.stdout.readline())
-            record = {"name": "dead", "address": bob.run("hostname", "-i", on="n3").stdout.split()[0], "links": port}
-            (nodes / f"{index}.json").write_text(json.dumps(record))  # what a node that was killed has left
+            address = bob.run("hostname", "-i", on="n3").stdout.split()[0]
+            record = NodeRecord(name="dead", state=NodeState.RUNNING, address=address, links=port)
+            (nodes / f"{index}.json").write_text(json.dumps(record.to_json()))  # what a node that was killed has left
             send = (
                 "import socket, time\n"
                 "sock = socket.socket(type=socket.SOCK_DGRAM)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from pinnace.cli.naming import name_argument, pick
 from pinnace.cli.output import OutputFormat, output_option, show, show_one
 from pinnace.cluster.cluster import Cluster
 from pinnace.cluster.directory import all_clusters
+from pinnace.spec import NodeState
 
 if TYPE_CHECKING:
     from pinnace.slurm.commands import Job
@@ -50,10 +52,10 @@ def status(name: str | None, output: OutputFormat) -> None:
     cluster = pick(name)
     services = []
     for index in range(cluster.nodes):
-        report = cluster.directory.services(index) or {"name": f"node {index}", "services": []}
-        services += [
-            {"node": report["name"], **service, "last": service["last_end"] or "-"} for service in report["services"]
-        ]
+        if report := cluster.directory.services(index):
+            services += [
+                {"node": report.name, **asdict(service), "last": service.last_end or "-"} for service in report.services
+            ]
     tables = [
         ("listening", listening(cluster), ("node", "address", "port", "purpose")),
         ("services", services, ("node", "name", "state", "restarts", "last")),
@@ -65,12 +67,13 @@ def listening(cluster: Cluster) -> list[dict[str, Any]]:
     """What can be reached on the hosts' network, and what for."""
     rows = []
     for record in cluster.directory.records():
-        if "links" not in record:
+        if record.state is not NodeState.RUNNING:
             continue
-        ports = {record["links"]: "links between nodes", record.get("api"): "Kubernetes API"}
-        ports |= dict.fromkeys(record.get("published", ()), "published NodePort, open to everybody")
-        host = {"node": record["name"], "address": record["address"]}
-        rows += [{**host, "port": port, "purpose": purpose} for port, purpose in ports.items() if port]
+        ports = {record.links: "links between nodes"}
+        ports |= {record.api: "Kubernetes API"} if record.api else {}
+        ports |= dict.fromkeys(record.published, "published NodePort, open to everybody")
+        host = {"node": record.name, "address": record.address}
+        rows += [{**host, "port": port, "purpose": purpose} for port, purpose in ports.items()]
     return rows
 
 

@@ -45,7 +45,7 @@ from pinnace.sandbox.linux import die_with_parent
 from pinnace.sandbox.namespaces import as_root
 from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
 from pinnace.slurm.states import JobState, Phase
-from pinnace.spec import HEAD, ClusterSpec, agent_argv
+from pinnace.spec import HEAD, ClusterSpec, NodeState, agent_argv
 from pinnace.storage.directories import Directories
 
 if TYPE_CHECKING:
@@ -356,8 +356,8 @@ class Cluster:
 
     def _check_node(self, index: int) -> None:
         about = self.directory.node(index)
-        if about and "failed" in about:
-            raise ClusterError(about["failed"], hint=about.get("hint") or self._where_logs())
+        if about and about.state is NodeState.FAILED:
+            raise ClusterError(about.failure, hint=about.hint or self._where_logs())
 
     def tail(self) -> str:
         """The last lines of the logs that tell why a cluster did not start."""
@@ -405,7 +405,7 @@ class Cluster:
                 f"no port of {namespace}/{service} is published on the hosts",
                 hint=f"Use `pinnace port-forward svc/{service} …`; or give it a NodePort, and that port to --publish.",
             )
-        hosts = [about["address"] for index in range(self.nodes) if (about := self.directory.node(index))]
+        hosts = [about.address for index in range(self.nodes) if (about := self.directory.node(index))]
         return [f"http://{host}:{port}" for port in ports for host in hosts]
 
     @property
@@ -414,7 +414,7 @@ class Cluster:
         if run and run.job:
             return run.job
         head = self.directory.node(0)
-        return head.get("job") if head else None
+        return head.job if head else None
 
     def job(self) -> Job | None:
         """The Slurm job, if there is one and Slurm still knows it."""
@@ -450,7 +450,7 @@ class Cluster:
     def api_address(self) -> str | None:
         """Where the Kubernetes API is, once the head has said it."""
         head = self.directory.node(0)
-        return f"https://{head['address']}:{head['api']}" if head and "api" in head else None
+        return f"https://{head.address}:{head.api}" if head and head.api else None
 
     def logs(self, service: str | None = None) -> Iterator[tuple[str, str]]:
         """The logs of its components (all, or those of one): their names and what they say."""

@@ -24,7 +24,7 @@ import time
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.components.manifest import architecture, manifest
@@ -40,7 +40,8 @@ from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
 from pinnace.node.services.configuration import SANDBOX_IMAGE
 from pinnace.removal import remove_tree
-from pinnace.spec import ClusterSpec, read_json, write_json
+from pinnace.spec import ClusterSpec, NodeRecord, NodeServices, read_json, write_json
+from pinnace.spec.records import indices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -235,19 +236,15 @@ class Directory:
         data = read_json(self.path / "job.json")
         return Run(**data) if data else None
 
-    def node(self, index: int) -> dict[str, Any] | None:
-        about = read_json(self.path / "nodes" / f"{index}.json")
-        return about if isinstance(about, dict) else None
+    def node(self, index: int) -> NodeRecord | None:
+        return NodeRecord.read(self.path / "nodes" / f"{index}.json")
 
-    def records(self) -> list[dict[str, Any]]:
-        """What all nodes have said of themselves, in the order of their indices."""
-        files = (self.path / "nodes").glob("*.json")
-        indices = sorted(int(file.stem) for file in files if file.stem.isdecimal())
-        return [about for index in indices if (about := self.node(index))]
+    def records(self) -> list[NodeRecord]:
+        """The records of all nodes, in the order of their indices."""
+        return [record for index in indices(self.path / "nodes") if (record := self.node(index))]
 
-    def services(self, index: int) -> dict[str, Any] | None:
-        about = read_json(self.path / "nodes" / f"{index}.services.json")
-        return about if isinstance(about, dict) else None
+    def services(self, index: int) -> NodeServices | None:
+        return NodeServices.read(self.path / "nodes", index)
 
     @property
     def time_is_over(self) -> str:

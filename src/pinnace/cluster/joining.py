@@ -19,7 +19,8 @@ from pinnace.kube.client import Api, ApiError
 from pinnace.removal import remove_tree
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm import host_name
-from pinnace.spec import agent_argv, read_json
+from pinnace.spec import NodeRecord, agent_argv
+from pinnace.spec.records import indices, remove_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,11 +72,11 @@ def joined(cluster: Cluster) -> Iterator[str]:
 
 def _remove(directory: Path, name: str) -> None:
     """The files of a node that has ended, and if it did in order, its place. A provisioner may be faster."""
-    for file in (directory / "nodes").glob("[0-9]*.json"):
-        about = read_json(file)
-        if about and about.get("name") == name and ("ended" in about or "failed" in about):
-            file.with_suffix(".services.json").unlink(missing_ok=True)
-            file.unlink(missing_ok=True)
+    nodes = directory / "nodes"
+    for index in indices(nodes):
+        record = NodeRecord.read(nodes / f"{index}.json")
+        if record and record.name == name and record.is_over:
+            remove_record(nodes, index)
     for secret in (directory / "secrets").glob(f"node-{name}.*"):
         secret.unlink(missing_ok=True)
     remove_tree(directory / "pods" / name)

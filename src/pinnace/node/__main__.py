@@ -10,9 +10,9 @@ from pinnace.node.certificates import Certificates, will_be_wanted
 
 def main(argv: list[str]) -> int:
     certificates = Certificates() if will_be_wanted(argv, os.environ) else None
-    from pinnace.node import agent  # noqa: PLC0415 - while the other one loads
+    from pinnace.node import launch  # noqa: PLC0415 - while the other one loads
 
-    return agent.main(argv, certificates)
+    return launch.main(argv, certificates)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
 """The agent: turns the allocation that it runs in into a node of a cluster.
 
-    python -m pinnace.node --cluster DIRECTORY [--index N --name NAME | --join [--as NAME] [--pod NS/NAME/UID]]
-
 It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
-node lives. It is the same on every node and in every model; the node with index 0 also has the control plane. A node
-that joins later takes a free index, and is named after its job: several may run on one host. If it is for one pod, it
-ends with it, and with its exit code (see ``podjobs.pod_runner``).
+node lives. It is the same on every node and in every model; the node with index 0 also has the control plane.
+
+    agent ── keeper ── init ── the node's processes (node.init)
+      ├ links          carries packets between the TUN device, other nodes and the outside
+      ├ proxy          joins TCP connections across the border of the fabric
+      ├ watch-head     on all nodes but the head: ends this node when the head has ended
+      ├ time-limit     on the head: ends the cluster in order before its job's time limit
+      ├ provisioner    on the head, for pods as jobs and elastic nodes (podjobs.controller)
+      ├ bridge         on the head, if it was asked for (pinnace bridge)
+      ├ pod-runner     on a node for one pod: takes the pod, ends with it (podjobs.pod_runner)
+      └ ranks          on a node for one pod: starts ranks on all hosts of its job (podjobs.ranks)
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import select
-import shlex
 import shutil
 import signal
 import socket
@@ -22,11 +26,10 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pinnace.controlplane.placement import HEAD_TAINT
-from pinnace.errors import PinnaceError, UnsafePathError
 from pinnace.images import cache
 from pinnace.interpreter import python_argv
 from pinnace.network import border, links, listening
@@ -35,46 +38,34 @@ from pinnace.network.egress import Egress
 from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
 from pinnace.network.lookup import Lookup
 from pinnace.network.splice import BACKLOG
-from pinnace.network.wiring import look_in_sbin
-from pinnace.node import checks
+from pinnace.node import messages
 from pinnace.node.certificates import Certificates
-from pinnace.node.helpers import fork, fork_again
-from pinnace.node.init import AT_ONCE, END, Init
-from pinnace.node.stopping import ask_to_stop
-from pinnace.node.supervisor import describe_end
-from pinnace.podjobs import joining, provisioner_argv, start_throttle
+from pinnace.node.forking import SLURM_SIGNALS
+from pinnace.node.init import run_init
+from pinnace.node.messages import Channel
+from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
+from pinnace.podjobs import joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
 from pinnace.sandbox.mountinfo import mount_table
-from pinnace.slurm import host_name
-from pinnace.spec import API_PORT, HEAD, ClusterSpec, Mpi, NodeSpec, Share, Tenant, read_json, take_index, write_json
-from pinnace.spec.records import Records
+from pinnace.spec import API_PORT, HEAD, NodeRecord, NodeServices, NodeSpec, NodeState, ServiceRecord, write_json
+from pinnace.spec.records import NodeAddresses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-HELPER_PAUSE = 0.2  # seconds before a helper is started again
-HEAD_PAUSE = 0.2  # seconds between attempts to reach the head
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # from Slurm, or the user
-ASKED = signal.SIGUSR1  # from a helper to the agent: end in order
-LEFT = signal.SIGUSR2  # likewise: nothing runs here any more, end now
-HEAD_LIMIT = 120.0  # seconds of silence after which a node gives up
+    from pinnace.podjobs.start_throttle import Turn
+
+HEAD_RETRY_PAUSE = 0.2  # seconds between attempts to reach the head
+HEAD_TIMEOUT = 120.0  # seconds of silence after which a node gives up
 
 
 def name_servers() -> list[str]:
     """The host's name servers, IPv4 only: the fabric has no other."""
     with contextlib.suppress(OSError):
-        words = (line.split() for line in Path("/etc/resolv.conf").read_text().splitlines())
-        return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver" and ":" not in line[1]]
+        lines = (line.split() for line in Path("/etc/resolv.conf").read_text().splitlines())
+        return [line[1] for line in lines if len(line) > 1 and line[0] == "nameserver" and ":" not in line[1]]
     return []
-
-
-def allocated(environment: Mapping[str, str]) -> Share:
-    """What Slurm has given us of this host: all of it, where it does not say."""
-    cpus = environment.get("SLURM_CPUS_ON_NODE")
-    per_node, per_cpu = environment.get("SLURM_MEM_PER_NODE"), environment.get("SLURM_MEM_PER_CPU")
-    memory = int(per_node) if per_node else int(per_cpu or 0) * int(cpus or 0)
-    return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
 
 
 def lease_images(node: NodeSpec) -> cache.Lease | None:
@@ -90,47 +81,36 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def serve_tenant(
-    node: NodeSpec, turn: start_throttle.Turn | None, containerd: Path, left: Callable[[int], None]
-) -> None:
-    from pinnace.podjobs import pod_runner  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
+@dataclass(frozen=True, kw_only=True)
+class BorderListeners:
+    """The ports of this host that lead into the fabric."""
 
-    pod_runner.serve(node, turn, containerd, left)
-
-
-def serve_ranks(node: NodeSpec, keeper: int) -> None:
-    """Containers find the socket at once; what is behind it is loaded for the first who asks, and most never do."""
-    signal.signal(launcher.END, signal.SIG_DFL)
-    listener = launcher.listen(launcher.directory(node.scratch))
-    select.select([listener], [], [])
-    from pinnace.podjobs.ranks import server  # noqa: PLC0415 - as above
-
-    server.serve(node, keeper, listener)
-
-
-def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: start_throttle.Turn) -> bool:
-    """Whether others have taken the pod while its node waited for its turn."""
-    if not turn.waited:
-        return False
-    from pinnace.podjobs import pod_runner  # noqa: PLC0415 - as above
-
-    return not pod_runner.is_waited_for(spec, tenant)
+    api: socket.socket | None
+    published: list[socket.socket]
 
 
 class Agent:
     """One node, from the host's point of view."""
 
-    def __init__(
-        self, node: NodeSpec, turn: start_throttle.Turn | None = None, certificates: Certificates | None = None
-    ) -> None:
+    def __init__(self, node: NodeSpec, turn: Turn | None = None, certificates: Certificates | None = None) -> None:
         self.node = node
         self.turn = turn
         self.certificates = certificates
         self.lease: cache.Lease | None = None
         self.secret = node.cluster.link_key
         self.host_address = listening.host_address(node.name, node.cluster.listen)
+        self.job = int(os.environ["SLURM_JOB_ID"]) if "SLURM_JOB_ID" in os.environ else None
+        self.name_servers = name_servers()
+        self.supervisor = Supervisor(self._services_changed)
+        self.keeper = 0
+        self.init: Channel
+        self.failure = ""  # why init has ended
+        self.exit_code = joining.EVICTED if node.tenant else 0  # of a pod that nobody asked: its head is gone
+        self.inside: tuple[ServiceRecord, ...] = ()  # what init supervises
+        self.unwritten = False  # whether the report of services is older than they are
 
     def run(self) -> int:
+        """Be the node until it ends. Gives the exit code: of its pod, if it is for one."""
         try:
             self.lease = lease_images(self.node)
             if self.node.has_ranks:
@@ -144,73 +124,50 @@ class Agent:
 
     def _run(self) -> int:
         node = self.node
-        servers = name_servers()
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
         links_at = self._listen()
-        about: dict[str, Any] = {
-            "name": node.name,
-            "address": self.host_address,
-            "links": links_at.getsockname()[1],
-            "published": list(node.cluster.publish),
-        }
-        if "SLURM_JOB_ID" in os.environ:
-            about["job"] = int(os.environ["SLURM_JOB_ID"])
-        api_at = None
         self._issue_certificates()
-        if node.is_head:
-            api_at = self._listen()
-            about["api"] = api_at.getsockname()[1]
-        published = [self._publish(port) for port in node.cluster.publish]
-        write_json(node.cluster.node_file(node.index), about)
-        noted = note_signals()
-        keeper, line = namespaces.start(
-            lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._keeping()
+        border_at = BorderListeners(
+            api=self._listen() if node.is_head else None,
+            published=[self._publish(port) for port in node.cluster.publish],
         )
-        words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
-        if not descriptors:
-            raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
-        tun, way_out, door = descriptors
-        helpers = {
-            "links": lambda: self._carry(tun, links_at, servers),
-            "proxy": lambda: border.run(
-                self._inside(), way_out=way_out, door=door, api=api_at, published=published, name_servers=servers
-            ),
-        }
-        agent = os.getpid()
-        if node.is_head and node.cluster.bridge is not None:
-            helpers["bridge"] = self._bridge
-        if not node.is_head:
-            helpers["watch"] = lambda: self._watch_head(agent)
-        else:
-            if "job" in about:
-                fork(lambda: self._watch_time(int(about["job"]), agent))
-            if node.cluster.provisioning:
-                helpers["provisioner"] = self._provision
-        told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-        def left(code: int) -> None:
-            os.write(tell, bytes([code]))
-            os.kill(agent, LEFT)
-
-        if node.tenant:
-            containerd = self.lease.containerd if self.lease else node.scratch / "containerd"
-            helpers["tenant"] = lambda: serve_tenant(node, self.turn, containerd, left)
-            if node.has_ranks:
-                helpers["ranks"] = lambda: serve_ranks(node, keeper)
+        self._write_record(links_at, border_at.api)
+        wake, signals = watch_signals()
+        self.keeper, line = namespaces.start(
+            lambda line: run_init(node, line, self.name_servers, self.lease), self._keeping()
+        )
+        self.init = Channel(line)
+        fabric = self._receive_fabric()
         try:
-            certificates = self.certificates.pid if self.certificates else 0
-            self._wait(keeper, line, helpers, certificates, noted)
-            return self._exit_code(told) if node.tenant else 0
+            if signals:  # while the node was made: nothing runs in it yet
+                os.kill(self.keeper, namespaces.AGENT_GONE)
+            self._add_network(fabric, links_at, border_at)
+            self._add_helpers()
+            self._loop(wake, signals)
+            return self.exit_code
         finally:
             ignore_signals()
-            self._mark_ended()
+            NodeRecord(name=node.name, state=NodeState.ENDED, job=self.job).write(node.cluster.node_file(node.index))
 
-    @staticmethod
-    def _exit_code(told: int) -> int:
-        """The tenant's, if its helper has told us."""
-        with contextlib.suppress(BlockingIOError):
-            return os.read(told, 1)[0]
-        return joining.EVICTED  # it was not asked: its head is gone
+    def _write_record(self, links_at: socket.socket, api_at: socket.socket | None) -> None:
+        record = NodeRecord(
+            name=self.node.name,
+            state=NodeState.RUNNING,
+            job=self.job,
+            address=self.host_address,
+            links=links_at.getsockname()[1],
+            api=api_at.getsockname()[1] if api_at else None,
+            published=self.node.cluster.publish,
+        )
+        record.write(self.node.cluster.node_file(self.node.index))
+
+    def _receive_fabric(self) -> list[int]:
+        """The descriptors of the node's network, from init."""
+        message, descriptors = self.init.receive_with_descriptors()
+        if isinstance(message, messages.Fabric):
+            return descriptors
+        reason = message.reason if isinstance(message, messages.Failed) else ""
+        raise namespaces.NamespaceError(reason or "its network could not be made")
 
     def _keeping(self) -> namespaces.Keeping:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
@@ -229,119 +186,207 @@ class Agent:
 
         return namespaces.Keeping(sweep=sweep, end=end)
 
-    def _mark_ended(self) -> None:
-        about = {"name": self.node.name, "ended": True}
-        if "SLURM_JOB_ID" in os.environ:
-            about["job"] = int(os.environ["SLURM_JOB_ID"])
-        write_json(self.node.cluster.node_file(self.node.index), about)
-
     def _issue_certificates(self) -> None:
         """Of the nodes whose names are known now: all of a job's by its first, those of others by themselves."""
         node = self.node
         if not (node.is_head or node.joined):
             if self.certificates:
                 self.certificates.cancel()
-            return
-        nodelist = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-        names = node.name if node.joined or not nodelist else nodelist
-        self.certificates = self.certificates or Certificates()
-        self.certificates.make(node.cluster.secrets, node.cluster.ranges, names, first=node.index)
+        else:
+            nodelist = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+            names = node.name if node.joined or not nodelist else nodelist
+            self.certificates = self.certificates or Certificates()
+            self.certificates.make(node.cluster.secrets, node.cluster.ranges, names, first=node.index)
+        if self.certificates:
+            self.supervisor.adopt("certificates", self.certificates.pid, _require_certificates)
 
-    def _provision(self) -> None:
-        """Become the provisioner, which needs the host's network: Slurm is there, and the API is too."""
-        node = self.node
-        with (node.cluster.logs(node.name) / "provisioner.log").open("ab") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        os.execv(sys.executable, provisioner_argv(sys.executable, node.cluster.directory))  # noqa: S606
+    # --- the processes beside the agent ---------------------------------------------------------------------------
 
-    @staticmethod
-    def _wait(
-        keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int, noted: list[int]
+    def _add_network(self, fabric: list[int], links_at: socket.socket, border_at: BorderListeners) -> None:
+        tun, egress, netns_sockets = fabric
+        inside = self._inside()
+        self._helper("links", lambda channel: self._carry(channel, tun, links_at))
+        self._helper(
+            "proxy",
+            lambda _channel: border.run(
+                inside,
+                way_out=egress,
+                door=netns_sockets,
+                api=border_at.api,
+                published=border_at.published,
+                name_servers=self.name_servers,
+            ),
+        )
+
+    def _add_helpers(self) -> None:
+        cluster = self.node.cluster
+        if not self.node.is_head:
+            self._helper("watch-head", self._watch_head, restart=RestartPolicy.ON_FAILURE)
+        else:
+            if self.job is not None:
+                self._helper("time-limit", self._watch_time_limit, restart=RestartPolicy.ON_FAILURE)
+            if cluster.provisioning:
+                self._command("provisioner", provisioner_argv(sys.executable, cluster.directory))
+            if cluster.bridge is not None:
+                image = ["--image", cluster.bridge] if cluster.bridge else []
+                argv = ["bridge", "--name", cluster.name, *image, *cluster.bridge_options]
+                self._command("bridge", python_argv("pinnace", *argv))
+        if self.node.tenant:
+            self._helper("pod-runner", self._run_pod)
+        if self.node.has_ranks:
+            self._helper("ranks", self._serve_ranks)
+
+    def _helper(
+        self, name: str, work: Callable[[Channel], None], restart: RestartPolicy = RestartPolicy.ALWAYS
     ) -> None:
-        """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own.
+        self.supervisor.add(
+            Service(name=name, run=Function(work=work), restart=restart, on_message=self._helper_message)
+        )
 
-        ``noted`` are the signals that have come while the node was made.
-        """
-        running: dict[int, str] = {}
+    def _command(self, name: str, argv: list[str]) -> None:
+        """A program on the host's network, where Slurm is."""
+        log = self.node.cluster.logs(self.node.name) / f"{name}.log"
+        self.supervisor.add(Service(name=name, run=Command(argv=argv, log=log, ignores_slurm_signals=True)))
 
-        def tell(word: bytes) -> None:
-            with contextlib.suppress(OSError):
-                line.send(word)
+    def _helper_message(self, message: messages.Message) -> None:
+        match message:
+            case messages.Stop():
+                self.init.send(messages.Stop())
+            case messages.Leave(exit_code=code):  # of the pod runner
+                self.exit_code = code
+                self.init.send(messages.Leave())
+                self._end_ranks()
 
-        def end(*_: object) -> None:
-            """In order; a pod that has the node for itself is ended first, and its helper then tells us."""
-            tenants = [pid for pid, name in running.items() if name == "tenant"]
-            for pid in tenants:
-                os.kill(pid, joining.EVICT)
-            if not tenants:
-                tell(END)
+    # --- the loop -------------------------------------------------------------------------------------------------
 
-        def dismiss() -> list[int]:
-            """Tell the helper that has started ranks on other hosts to clean up there. Gives it, while it does."""
-            for pid in [pid for pid, name in running.items() if name == "ranks"]:
-                running[pid] = ""  # not to be started again
-                os.kill(pid, launcher.END)
-            return [pid for pid, name in running.items() if not name]
-
-        def leave(*_: object) -> None:
-            tell(AT_ONCE)
-            dismiss()
-
-        for number in STOPS:
-            signal.signal(number, end)
-        signal.signal(ASKED, lambda *_: tell(END))
-        signal.signal(LEFT, leave)
-        if noted:
-            os.kill(keeper, namespaces.AGENT_GONE)
-        running |= {fork(work): name for name, work in helpers.items()}
+    def _loop(self, wake: int, signals: list[int]) -> None:
+        """Until the node has ended. Raises if that was not in order."""
         while True:
-            pid, status = os.wait()
-            if pid == keeper:
-                code = os.waitstatus_to_exitcode(status)
-                if code:
-                    words = namespaces.last_words(line)
-                    raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
-                for helper in dismiss():
-                    os.waitpid(helper, 0)
+            self.supervisor.tick()
+            if self._reap():
                 return
-            if pid == certificates and status:
-                raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
-            if name := running.pop(pid, None):
-                say(f"{name} ended ({describe_end(os.waitstatus_to_exitcode(status))}); starting it again")
-                time.sleep(HELPER_PAUSE)
-                running[fork_again(helpers[name])] = name
+            self._write_services()
+            channels = self.supervisor.channels()
+            poll = select.poll()
+            for descriptor in (wake, *([self.init.fileno()] if self.init.fileno() >= 0 else []), *channels):
+                poll.register(descriptor, select.POLLIN)
+            pause = self.supervisor.next_tick()
+            for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
+                if descriptor == wake:
+                    os.read(wake, 4096)
+                elif descriptor == self.init.fileno():
+                    self._init_message()
+                elif descriptor in channels:
+                    self.supervisor.receive(channels[descriptor])
+            if signals:
+                signals.clear()
+                self._stop()
 
-    def _watch_time(self, job: int, agent: int) -> None:
+    def _stop(self) -> None:
+        """End in order. A pod that has the node for itself is ended first; its runner then says that it has left."""
+        if not self.supervisor.send("pod-runner", messages.EvictPod()):
+            self.init.send(messages.Stop())
+
+    def _init_message(self) -> None:
+        match self.init.receive(wait=False):
+            case messages.ServicesChanged(services=services):
+                self.inside, self.unwritten = services, True
+            case messages.Failed(reason=reason):
+                self.failure = reason
+            case None:
+                self.init.close()  # its keeper ends next
+
+    def _reap(self) -> bool:
+        """Take note of all children that have ended. Whether the node has."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if not pid:
+                return False
+            if pid == self.keeper:
+                self._ended(os.waitstatus_to_exitcode(status))
+                return True
+            ended = self.supervisor.reaped(pid, status)
+            if ended and not ended.done:
+                say(f"{ended.service.name} ended ({ended.last_end}); starting it again")
+
+    def _ended(self, code: int) -> None:
+        """The keeper has ended, and with it the node."""
+        if code:
+            while self.init.fileno() >= 0:
+                self._init_message()
+            raise namespaces.NamespaceError(self.failure or f"its first process ended with {describe_end(code)}")
+        if ranks := self._end_ranks():
+            os.waitpid(ranks, 0)
+
+    def _end_ranks(self) -> int | None:
+        """Tell the helper that has started ranks on other hosts to clean up there. Gives its pid, while it does."""
+        self.supervisor.send("ranks", messages.Stop())
+        running = self.supervisor.find("ranks")
+        if running is None or running.child is None:
+            return None
+        running.done = True  # not to be started again
+        return running.child.pid
+
+    def _services_changed(self) -> None:
+        self.unwritten = True
+
+    def _write_services(self) -> None:
+        if self.unwritten:
+            self.unwritten = False
+            services = (*self.supervisor.report(), *self.inside)
+            report = NodeServices(name=self.node.name, time=time.time(), services=services)
+            report.write(self.node.cluster.nodes, self.node.index)
+
+    # --- what helpers do ------------------------------------------------------------------------------------------
+
+    def _run_pod(self, channel: Channel) -> None:
+        from pinnace.podjobs import pod_runner  # noqa: PLC0415 - a tenth of a second, for which the node need not wait
+
+        containerd = self.lease.containerd if self.lease else self.node.scratch / "containerd"
+        runner = pod_runner.PodRunner(self.node, self.turn, containerd)
+        on_message(channel, messages.EvictPod, runner.evict)
+        exit_code = runner.run()
+        runner.retire_node()
+        channel.send(messages.Leave(exit_code=exit_code))
+        runner.keep_node_retired()
+
+    def _serve_ranks(self, channel: Channel) -> None:
+        """Containers find the socket at once; what is behind it is loaded for the first who asks, and most never do."""
+        listener = launcher.listen(launcher.directory(self.node.scratch))
+        poll = select.poll()
+        for readable in (listener, channel):
+            poll.register(readable, select.POLLIN)
+        if channel.fileno() in dict(poll.poll()):
+            return
+        from pinnace.podjobs.ranks import server  # noqa: PLC0415 - as above
+
+        ranks = server.Server(self.node, self.keeper)
+        on_message(channel, messages.Stop, ranks.end)
+        ranks.serve(listener)
+
+    def _watch_time_limit(self, channel: Channel) -> None:
         """End the cluster in order before its job's time is over."""
         from pinnace.node import time_limit  # noqa: PLC0415 - only the head's agent needs it
 
-        limit = time_limit.wait_for_end(job)
+        limit = time_limit.wait_for_end(self.job or 0)
         if limit is not None:
             write_json(self.node.cluster.ending, {"limit": limit})
-            os.kill(agent, ASKED)
+            channel.send(messages.Stop())
 
-    def _watch_head(self, agent: int) -> None:
-        """End this node when the head has ended, by its own word or by its silence. An open link tells at once."""
+    def _watch_head(self, channel: Channel) -> None:
+        """End this node when the head has ended, by its record or by its silence. An open link tells at once."""
         spec, heard = self.node.cluster, time.monotonic()
-        while time.monotonic() - heard < HEAD_LIMIT:
-            about = read_json(spec.node_file(HEAD))
-            if about and ("failed" in about or "ended" in about):
+        while time.monotonic() - heard < HEAD_TIMEOUT:
+            head = NodeRecord.read(spec.node_file(HEAD))
+            if head and head.is_over:
                 break
-            if about and "links" in about and self._hold_link(about["address"], about["links"]):
+            if head and head.state is NodeState.RUNNING and self._hold_link(head.address, head.links):
                 heard = time.monotonic()
-            time.sleep(HEAD_PAUSE)
-        os.kill(agent, ASKED)
-
-    def _bridge(self) -> None:
-        """Become `pinnace bridge`: out here, because Slurm's commands need the host's munge."""
-        cluster = self.node.cluster
-        with (cluster.logs(self.node.name) / "bridge.log").open("ab") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        image = ["--image", cluster.bridge] if cluster.bridge else []
-        argv = python_argv("pinnace", "bridge", "--name", cluster.name, *image, *cluster.bridge_options)
-        os.execv(sys.executable, argv)  # noqa: S606
+            time.sleep(HEAD_RETRY_PAUSE)
+        channel.send(messages.Stop())
 
     def _hold_link(self, address: str, port: int) -> bool:
         """Keep a link to the head open until its other end is gone. Whether there was one."""
@@ -353,12 +398,12 @@ class Agent:
             sock.recv(1)  # nothing is ever sent here
         return held
 
-    def _carry(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
-        """The process that moves packets between the wire, the links and the outside."""
+    def _carry(self, channel: Channel, tun: int, links_at: socket.socket) -> None:
+        """Move packets between the TUN device, the links and the outside."""
         raise_file_limit()
         node, ranges = self.node, self.node.cluster.ranges
 
-        lookup = Lookup(Records(node.cluster.directory / "nodes").find)
+        lookup = Lookup(NodeAddresses(node.cluster.nodes).find)
         known: dict[int, links.Link] = {}
 
         def route(destination: int) -> links.Link | links.Discard | None:
@@ -372,8 +417,7 @@ class Agent:
                 link = known[owner] = links.Link(node.index, owner, self.secret, lookup)
             return link
 
-        egress = Egress(tun, ranges, lambda: servers)
-        agent = os.getppid()
+        egress = Egress(tun, ranges, lambda: self.name_servers)
 
         def serve() -> None:
             try:
@@ -384,7 +428,7 @@ class Agent:
                     address=self.host_address,
                     last_index=ranges.last_index,
                     tun=tun,
-                    stop=lambda: os.kill(agent, ASKED),
+                    stop=lambda: channel.send(messages.Stop()),
                 )
             finally:  # a node that only sends is of no use; the agent starts the helper again
                 traceback.print_exc()
@@ -392,6 +436,8 @@ class Agent:
 
         threading.Thread(target=serve, daemon=True, name="links").start()
         links.send_from_tun(tun, route, egress.packet)
+
+    # --- sockets --------------------------------------------------------------------------------------------------
 
     def _inside(self) -> border.Inside:
         cluster = self.node.cluster
@@ -410,86 +456,35 @@ class Agent:
             raise OSError(error.errno, f"port {port} cannot be published: {error.strerror}") from error
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pinnace-agent")
-    parser.add_argument("--cluster", type=Path, required=True)
-    parser.add_argument("--stop", action="store_true", help="ask the cluster to end, instead of being a node of it")
-    parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
-    parser.add_argument("--name", default=host_name(os.environ))
-    parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
-    parser.add_argument("--as", dest="known_as", help="the name of a node that joins; by default that of its job")
-    parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
-    parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
-    parser.add_argument("--volumes", action="store_true", help="the pod has volumes that are claimed")
-    parser.add_argument("--mpi-container", action="append", default=[], help="to be started by mpiexec (repeat)")
-    parser.add_argument("--mpi-flags", default="", help="for mpiexec")
-    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
-    return parser
+def _require_certificates(code: int) -> None:
+    if code:
+        raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
 
 
-def main(argv: list[str], certificates: Certificates | None = None) -> int:
-    words = _parser().parse_args(argv)
-    if words.stop:
-        return 0 if ask_to_stop(words.cluster) else 1
-    leave_on_signals()
-    look_in_sbin()
-    try:
-        spec = ClusterSpec.load(words.cluster.resolve())
-    except UnsafePathError as error:
-        say(f"{words.name} cannot be a node: {error.message}")
-        return 1
-    host, name = words.name, words.name
-    index: int | None = None if words.join else int(words.index)
-    turn: start_throttle.Turn | None = None
-    place: Path | None = None
-    try:
-        checks.require_clock(spec.made, time.time())
-        place = scratch.make(scratch.base(os.environ), os.getuid())
-        labels = dict(label.split("=", 1) for label in words.label)
-        taints: tuple[str, ...] = ()
-        if index == HEAD and spec.provisioning and spec.provisioning.pods_as_jobs:
-            taints = (HEAD_TAINT,)
-        if index is None:
-            if refusal := may_not_join(spec):
-                say(refusal)
-                return 1
-            if words.pod:
-                turn = start_throttle.take(place, os.getuid(), start_throttle.at_a_time(os.cpu_count() or 1))
-                if came_too_late(spec, words.pod, turn):
-                    say(f"other jobs had room for the pod {words.pod.name}")
-                    return 0
-            name = words.known_as or joining.node_name(os.environ)
-            index = joining_index(spec, name)
-            labels |= joining.labels(os.environ, host)
-            taints = joining.taints(words.pod, words.known_as)
-        checks.require_watches()
-        node = NodeSpec(
-            cluster=spec,
-            index=index,
-            name=name,
-            scratch=place,
-            share=allocated(os.environ),
-            joined=words.join,
-            labels=labels,
-            taints=taints,
-            tenant=words.pod,
-            images=tuple(words.image),
-            volumes=words.volumes or not words.pod,
-            mpi=Mpi(containers=tuple(words.mpi_container), flags=tuple(shlex.split(words.mpi_flags)))
-            if words.mpi_container
-            else None,
-        )
-        return Agent(node, turn, certificates).run()
-    except (OSError, namespaces.NamespaceError, PinnaceError) as error:
-        reason, hint = explain(error, scratch.base(os.environ))
-        message = f"{host} cannot be a node: {reason}"
-        say(message)
-        if index is not None:
-            write_json(spec.node_file(index), {"name": name, "failed": message, "hint": hint})
-        return 1
-    finally:
-        if place:
-            scratch.remove(place)
+def on_message(channel: Channel, kind: type[messages.Message], react: Callable[[], None]) -> None:
+    """In a helper: call a function, from a thread, when the agent has sent a message of that kind."""
+
+    def listen() -> None:
+        while (message := channel.receive()) is not None:
+            if isinstance(message, kind):
+                react()
+
+    threading.Thread(target=listen, daemon=True, name="agent").start()
+
+
+def watch_signals() -> tuple[int, list[int]]:
+    """From now on signals are only noted, for the loop; gives the descriptor that wakes it, and the signals that came.
+
+    While a node is made, its keeper must not be left alone: if the agent ended, Slurm would kill the keeper before that
+    has removed the node's files.
+    """
+    wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signals: list[int] = []
+    for number in SLURM_SIGNALS:
+        signal.signal(number, lambda number, _frame: signals.append(number))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake, signals
 
 
 def leave_on_signals() -> None:
@@ -499,50 +494,15 @@ def leave_on_signals() -> None:
         ignore_signals()
         sys.exit(128 + number)
 
-    for number in STOPS:
+    for number in SLURM_SIGNALS:
         signal.signal(number, leave)
-
-
-def note_signals() -> list[int]:
-    """While a node is made, its keeper must not be left alone: signals are only noted, in the list that this gives.
-
-    If the agent ended, Slurm would kill the keeper before that has removed the node's files.
-    """
-    noted: list[int] = []
-    for number in STOPS:
-        signal.signal(number, lambda number, _frame: noted.append(number))
-    return noted
 
 
 def ignore_signals() -> None:
     """From now on nobody can end the node: it has ended.
 
-    Helpers may still ask for its end. When Python ends it takes its handlers away, and a signal would kill it then:
-    Slurm would call a job failed whose work is done.
+    When Python ends it takes its handlers away, and a signal would kill it then: Slurm would call a job failed whose
+    work is done.
     """
-    for number in (*STOPS, ASKED, LEFT):
+    for number in SLURM_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def may_not_join(spec: ClusterSpec) -> str:
-    """Why there is nothing to join: a job may have been pending for longer than its cluster lived."""
-    head = read_json(spec.node_file(HEAD))
-    if not head or "links" not in head:
-        return f"the cluster {spec.name} has ended"
-    return ""
-
-
-def joining_index(spec: ClusterSpec, name: str) -> int:
-    first = spec.provisioning.standing if spec.provisioning else 1
-    about = {"name": name, "job": int(os.environ.get("SLURM_JOB_ID", "0"))}
-    return take_index(spec.directory / "nodes", about, first=first, last=spec.ranges.last_index)
-
-
-def explain(error: Exception, base: Path) -> tuple[str, str]:
-    """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
-    if isinstance(error, (namespaces.NamespaceError, PinnaceError)) and error.hint:
-        return str(error), error.hint
-    for check in checks.host_checks(base):
-        if check.state is checks.State.FAILED:
-            return f"{check.name}: {check.text}", check.hint
-    return str(error), ""

@@ -10,7 +10,7 @@ import pickle
 import subprocess
 from typing import TYPE_CHECKING
 
-from pinnace.node.helpers import fork
+from pinnace.node.forking import fork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

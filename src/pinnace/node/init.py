@@ -9,8 +9,8 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
-import traceback
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,19 +20,22 @@ from pinnace.interpreter import python_argv
 from pinnace.network import proxies
 from pinnace.network.netns_sockets import attend
 from pinnace.network.wiring import wire
+from pinnace.node import messages
+from pinnace.node.forking import fork
+from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
 from pinnace.node.services import configuration
 from pinnace.node.services.kubelet_pacing import paced
 from pinnace.node.services.runc_wrapper import Requests, answer, wrapper_script
-from pinnace.node.supervisor import NO_PROCESS, Service, Supervisor
+from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
 from pinnace.sandbox.environment import forget_the_rest
 from pinnace.sandbox.ids import last_id
-from pinnace.sandbox.linux import die_with_parent, sethostname
+from pinnace.sandbox.linux import sethostname
 from pinnace.sandbox.mounts import VOLUMES, file_system, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
 from pinnace.sandbox.one_user import pretend
-from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json, write_json
+from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
 
@@ -42,34 +45,35 @@ if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
 RUN = Path("/run/pinnace")
-END = b"end"
-AT_ONCE = b"now"
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
 PROXY_LIMIT = 5.0  # seconds after which kube-proxy starts even if the kubelet has not said that it is under way
-TICK = 0.01  # seconds between looks at what services wait for, while any does
+POLL_INTERVAL = 0.01  # seconds between looks at a file or a table
+MAX_REASON = 2048  # characters
+
+
+def run_init(node: NodeSpec, line: socket.socket, name_servers: list[str], lease: cache.Lease | None) -> None:
+    """Be the first process of a node. ``line`` leads to the agent, which is told the reason if this fails."""
+    agent = Channel(line)
+    try:
+        Init(node, agent, name_servers, lease).run()
+    except BaseException as error:
+        agent.send(messages.Failed(reason=str(error)[:MAX_REASON]))
+        raise
 
 
 class Init:
     """The life of a node."""
 
     def __init__(
-        self,
-        node: NodeSpec,
-        line: socket.socket,
-        python: str,
-        name_servers: list[str],
-        lease: cache.Lease | None = None,
+        self, node: NodeSpec, agent: Channel, name_servers: list[str], lease: cache.Lease | None = None
     ) -> None:
         self.node = node
-        self.line = line
-        self.python = python
+        self.agent = agent
         self.name_servers = name_servers
         self.logs = node.cluster.logs(node.name)
-        self.supervisor = Supervisor(self._report)
+        self.supervisor = Supervisor(self._services_changed)
         self.lease = lease
-        self.drain = 0
-        self.importing = 0
-        self.sealing = 0
+        self.ending = False
 
     def run(self) -> None:
         wake, _ = self._signals()
@@ -81,20 +85,20 @@ class Init:
         bundles = Requests(RUN / "bundles")
         self._services()
         poll = select.poll()
-        for readable in (wake, self.line, bundles.descriptor):
+        for readable in (wake, self.agent, bundles.descriptor):
             poll.register(readable, select.POLLIN)
         while True:
             self.supervisor.tick()
-            waiting = any(running.process is None for running in self.supervisor.services)
-            for descriptor, _ in poll.poll(TICK * 1000 if waiting else None):
-                if descriptor == self.line.fileno():
+            self._reap()
+            pause = self.supervisor.next_tick()
+            for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
+                if descriptor == self.agent.fileno():
                     self._obey()
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
-                        self._answer(partial(answer, request, added))
+                        self._edit_bundle(partial(answer, request, added))
                 else:
                     os.read(wake, 4096)
-            self._reap()
 
     @staticmethod
     def _signals() -> tuple[int, int]:
@@ -120,21 +124,15 @@ class Init:
         os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
+        """Make the fabric on this node and hand its ends to the agent."""
         ranges, index = self.node.cluster.ranges, self.node.index
         tun, way_out = wire(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            die_with_parent(signal.SIGKILL)
-            outside.close()
-            attend(inside)
-            os._exit(0)
-        inside.close()
-        socket.send_fds(self.line, [b"fabric"], [tun, way_out.fileno(), outside.fileno()])
+        self.agent.send(messages.Fabric(), tun, way_out.fileno(), outside.fileno())
         os.close(tun)
         way_out.close()
         outside.close()
+        self.task("netns-sockets", lambda: attend(inside), RestartPolicy.ALWAYS)
 
     def _services(self) -> None:
         node = self.node
@@ -152,7 +150,7 @@ class Init:
             cni_config=str(cni),
             certs=f"{node.cluster.images}/hosts",
         )
-        self.importing = self.background(self._import_images)
+        self.task("images", self._import_images)
         resolv = "".join(
             f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
         )
@@ -194,15 +192,15 @@ class Init:
         self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
         own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
         own.append(str(node.cluster.ranges.node(HEAD)))  # who asks is there
-        usage = python_argv("pinnace.node.services.usage", node.address, *own, python=self.python)
+        usage = python_argv("pinnace.node.services.usage", node.address, *own, python=sys.executable)
         late = after(METRICS_DELAY)
         self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
         if node.is_head and node.cluster.provisioning:
             kept = str(node.cluster.directory / "pods")
-            archive = python_argv("pinnace.podjobs.log_archive", kept, node.address, *own, python=self.python)
+            archive = python_argv("pinnace.podjobs.log_archive", kept, node.address, *own, python=sys.executable)
             self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
         if node.volumes:
-            self.service("storage", provisioner_argv(node, self.python, VOLUMES), waits_for=api)
+            self.service("storage", provisioner_argv(node, sys.executable, VOLUMES), waits_for=api)
 
     def _verified(self) -> Callable[[], bool]:
         """Look whether the images of earlier clusters are still whole, while other things start."""
@@ -214,7 +212,7 @@ class Init:
             cache.verify(cache_closing.ROOT, parts)
             done.touch()
 
-        self.background(verify)
+        self.task("verify-image-cache", verify)
         return done.exists
 
     def _import_images(self) -> None:
@@ -224,13 +222,13 @@ class Init:
         ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
         hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
         while not os.path.exists(configuration.CONTAINERD_SOCKET):  # noqa: PTH110
-            time.sleep(TICK)
+            time.sleep(POLL_INTERVAL)
         with (self.logs / "images.log").open("ab") as log:
-            for words in (
+            for args in (
                 ["import", "--local", str(images / "pause.tar")],
                 *(["pull", hosts, name] for name in self._wanted(images)),
             ):
-                subprocess.run([*ctr, *words], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=600)
+                subprocess.run([*ctr, *args], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=600)
 
     def _wanted(self, images: Path) -> list[str]:
         """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
@@ -239,25 +237,22 @@ class Init:
         wanted: list[str] = read_json(images / "wanted.json") or []
         return wanted
 
-    def background(self, work: Callable[[], None]) -> int:
-        """Do something once, beside everything else."""
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            die_with_parent(signal.SIGKILL)
-            try:
-                work()
-            except Exception:  # noqa: BLE001 - it ends here, and says why
-                with (self.logs / "init.log").open("a") as log:
-                    traceback.print_exc(file=log)
-                os._exit(1)
-            os._exit(0)
-        return pid
+    def task(
+        self,
+        name: str,
+        work: Callable[[], None],
+        restart: RestartPolicy = RestartPolicy.ON_FAILURE,
+        on_end: Callable[[int], None] = lambda _code: None,
+    ) -> None:
+        """Do something in a process of its own; again, if it fails and may."""
+        run = Function(work=lambda _channel: work(), log=self.logs / "init.log")
+        self.supervisor.add(Service(name=name, run=run, restart=restart, on_end=on_end))
 
-    def _answer(self, work: Callable[[], None]) -> None:
-        """Beside everything else; or here, where there is no process to be had for it."""
+    @staticmethod
+    def _edit_bundle(work: Callable[[], None]) -> None:
+        """For one container that is created: beside everything else, or here where there is no process to be had."""
         try:
-            self.background(work)
+            fork(work)
         except OSError as error:
             if error.errno not in NO_PROCESS:
                 raise
@@ -287,33 +282,25 @@ class Init:
         output: Callable[[Path], int] | None = None,
         nice: int = 0,
     ) -> None:
-        self.supervisor.add(
-            Service(
-                name=name,
-                argv=argv,
-                log=self.logs / f"{name}.log",
-                essential=essential,
-                environment=environment or {},
-                waits_for=waits_for,
-                output=output,
-                nice=nice,
-            )
-        )
+        log = self.logs / f"{name}.log"
+        run = Command(argv=argv, log=log, environment=environment or {}, output=output, nice=nice)
+        self.supervisor.add(Service(name=name, run=run, essential=essential, waits_for=waits_for))
 
     def _obey(self) -> None:
-        """The agent has spoken, or is gone. Asked to end, the head deletes all pods; other nodes wait for theirs."""
-        word = self.line.recv(64)
-        if word not in {END, AT_ONCE}:
+        """The agent has sent a message, or is gone. To stop, the head deletes all pods; other nodes wait for theirs."""
+        message = self.agent.receive()
+        if message is None:
             os._exit(0)
-        if self.drain:
+        if self.ending:
             return
-        if word == AT_ONCE:
+        self.ending = True
+        if isinstance(message, messages.Leave):
             self.supervisor.stop("kube-proxy", "storage", "usage", "registry")
-            self.drain = self.background(self._leave)
+            self.task("leave", self._leave, RestartPolicy.NEVER, self._drained)
         else:
             if self.node.is_head:
                 self.supervisor.stop("kube-controller-manager", "kube-scheduler", "storage")
-            self.drain = self.background(self._drain)
+            self.task("drain", self._drain, RestartPolicy.NEVER, self._drained)
 
     def _leave(self) -> None:
         """Nothing runs here any more. Whoever still reads a log has a moment to come to its end, and sees one."""
@@ -322,11 +309,11 @@ class Init:
         while time.monotonic() < deadline and connections(
             configuration.KUBELET_PORT, Path("/proc/net/tcp").read_text()
         ):
-            time.sleep(TICK)
+            time.sleep(POLL_INTERVAL)
         if readers:
-            for running in self.supervisor.services:
-                if running.service.name == "kubelet" and running.process:
-                    os.kill(running.process.pid, signal.SIGTERM)
+            kubelet = self.supervisor.find("kubelet")
+            if kubelet and kubelet.child:
+                os.kill(kubelet.child.pid, signal.SIGTERM)
             time.sleep(0.1)  # the ends of its connections are on their way
 
     def _drain(self) -> None:
@@ -339,38 +326,29 @@ class Init:
         else:
             drain.wait_for_containers()
 
-    def _seal(self) -> int:
-        """Leave containerd so that the next cluster finds its images. Nobody may use it meanwhile."""
-        if self.importing:
+    def _drained(self, _code: int) -> None:
+        """No pod runs any more. Leave containerd so that the next cluster finds its images; nobody uses it now."""
+        if images := self.supervisor.release("images"):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.importing, signal.SIGKILL)
+                os.killpg(images, signal.SIGKILL)
         kubelet, containerd = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
-        if not containerd:
-            return 0
+        if not self.lease or not containerd:
+            os._exit(0)
         others = [kubelet] if kubelet else []
-        return self.background(
-            lambda: cache_closing.seal(self.node.binary("ctr"), containerd=containerd, others=others)
+        self.task(
+            "close-image-cache",
+            lambda: cache_closing.seal(self.node.binary("ctr"), containerd=containerd, others=others),
+            RestartPolicy.NEVER,
+            lambda code: os._exit(0 if code else IN_ORDER),
         )
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.sealing:
-                    os._exit(0 if status else IN_ORDER)
-                if pid == self.drain:
-                    self.sealing = self._seal() if self.lease else 0
-                    if not self.sealing:
-                        os._exit(0)
-                if pid == self.importing:
-                    self.importing = 0
-                self.supervisor.reaped(pid, status)
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self.supervisor.reaped(*ended)
 
-    def _report(self) -> None:
-        report = {"name": self.node.name, "time": time.time(), "services": self.supervisor.report()}
-        write_json(self.node.cluster.directory / "nodes" / f"{self.node.index}.services.json", report)
+    def _services_changed(self) -> None:
+        self.agent.send(messages.ServicesChanged(services=self.supervisor.report()))
 
 
 def connections(port: int, table: str) -> int:

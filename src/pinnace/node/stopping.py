@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pinnace.errors import ClusterError
 from pinnace.network import control
-from pinnace.spec import HEAD, ClusterSpec, read_json
+from pinnace.spec import HEAD, ClusterSpec, NodeRecord, NodeState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 def ask_to_stop(directory: Path) -> bool:
     """Ask a cluster's head to end it in order. Whether it heard."""
     spec = ClusterSpec.load(directory.resolve())
-    head = read_json(spec.node_file(HEAD))
-    if not head or "links" not in head:
+    try:
+        head = NodeRecord.read(spec.node_file(HEAD))
+    except ClusterError:  # of another version of pinnace: Slurm can end it
         return False
-    return control.ask_to_stop(HEAD, head["address"], head["links"], spec.link_key)
+    if not head or head.state is not NodeState.RUNNING:
+        return False
+    return control.ask_to_stop(HEAD, head.address, head.links, spec.link_key)

@@ -1,4 +1,8 @@
-"""Processes that must run: started together, restarted with back-off when they die, ended together."""
+"""Every process that the agent or init has beside itself: started when what it needs is there, restarted with back-off.
+
+A service is a command, or a function that runs in a forked process and has a channel to its parent (``node.messages``).
+All of them are in ``pinnace status``.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +12,130 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pinnace.node.forking import SLURM_SIGNALS, fork
+from pinnace.node.messages import Channel
 from pinnace.sandbox.linux import die_with_parent
+from pinnace.spec import ServiceRecord, ServiceState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from pinnace.node.messages import Message
 
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 BACK_OFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before restart n
-STEADY = 60.0  # seconds of life after which a service starts again at the first back-off
+STABLE_AFTER = 60.0  # seconds of life after which a service starts again at the first back-off
 NO_PROCESS = {errno.EAGAIN, errno.ENOMEM}  # the user has as many processes as the site allows: pods may have made them
 NO_PROCESS_PAUSE = 0.5  # seconds between attempts then
 NOT_STARTED = "not started: there is no process to be had"
-GIVE_UP = 8  # restarts in a row, about forty seconds, after which a service is beyond help
+MAX_RESTARTS = 8  # in a row, about forty seconds, after which an essential service is given up
+READINESS_INTERVAL = 0.01  # seconds between looks at what services wait for
 
 
-class BeyondHelpError(Exception):
+class EssentialServiceError(Exception):
     """A service without which there is no cluster does not stay up."""
+
+
+class RestartPolicy(StrEnum):
+    """As in a pod's ``restartPolicy``."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+
+
+@dataclass(kw_only=True)
+class Child:
+    """A process that was started. A function's has a channel."""
+
+    pid: int
+    channel: Channel | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A program. ``output`` makes something else than the log to write to (see ``services.kubelet_pacing``)."""
+
+    argv: Sequence[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    output: Callable[[Path], int] | None = None
+    nice: int = 0
+    ignores_slurm_signals: bool = False
+
+    def start(self) -> Child:
+        output = self.output(self.log) if self.output else os.open(self.log, APPEND, 0o600)
+        try:
+            process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self.environment,
+                preexec_fn=self._prepare,  # noqa: PLW1509 - there are no threads
+            )
+        finally:
+            os.close(output)
+        return Child(pid=process.pid, process=process)
+
+    def _prepare(self) -> None:
+        die_with_parent(signal.SIGKILL)
+        os.nice(self.nice)
+        for number in SLURM_SIGNALS if self.ignores_slurm_signals else ():
+            signal.signal(number, signal.SIG_IGN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A function in a forked process. Its output goes to our own, or to ``log``."""
+
+    work: Callable[[Channel], None]
+    log: Path | None = None
+
+    def start(self) -> Child:
+        ours, theirs = Channel.pair()
+
+        def work() -> None:
+            ours.close()
+            if self.log:
+                _redirect_output(self.log)
+            self.work(theirs)
+
+        try:
+            return Child(pid=fork(work), channel=ours)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+
+def _redirect_output(log: Path) -> None:
+    descriptor = os.open(log, APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A command and the log that its output goes to. Without an ``essential`` one there is no cluster.
+    """Something that runs. Without an ``essential`` one there is no cluster.
 
-    ``output`` makes something else to write to (see ``pacing``).
+    ``on_message`` gets what a function sends; ``on_end`` the exit code of one that is not started again.
     """
 
     name: str
-    argv: list[str]
-    log: Path
+    run: Command | Function
+    restart: RestartPolicy = RestartPolicy.ALWAYS
     essential: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
     waits_for: Callable[[], bool] = lambda: True
-    output: Callable[[Path], int] | None = None
-    nice: int = 0
+    on_message: Callable[[Message], None] = lambda _message: None
+    on_end: Callable[[int], None] = lambda _code: None
 
 
 @dataclass(kw_only=True)
@@ -51,17 +143,30 @@ class Running:
     """What became of a service."""
 
     service: Service
-    process: subprocess.Popen[bytes] | None = None
+    child: Child | None = None
     started: float = 0.0
     restarts: int = 0
     due: float = 0.0
     last_end: str = ""
+    done: bool = False
 
     @property
-    def state(self) -> str:
-        if self.process:
-            return "running"
-        return "restarting" if self.last_end else "waiting"
+    def state(self) -> ServiceState:
+        if self.child:
+            return ServiceState.RUNNING
+        if self.done:
+            return ServiceState.DONE
+        return ServiceState.RESTARTING if self.last_end else ServiceState.WAITING
+
+    @property
+    def record(self) -> ServiceRecord:
+        return ServiceRecord(
+            name=self.service.name,
+            state=self.state,
+            pid=self.child.pid if self.child else None,
+            restarts=self.restarts,
+            last_end=self.last_end,
+        )
 
 
 class Supervisor:
@@ -74,30 +179,32 @@ class Supervisor:
     def add(self, service: Service) -> None:
         self.services.append(Running(service=service))
 
+    def adopt(self, name: str, pid: int, on_end: Callable[[int], None]) -> None:
+        """The same for a process that was forked before there was a supervisor. It is not started again."""
+        service = Service(
+            name=name, run=Function(work=lambda _channel: None), restart=RestartPolicy.NEVER, on_end=on_end
+        )
+        self.services.append(Running(service=service, child=Child(pid=pid), started=time.monotonic()))
+
+    def find(self, name: str) -> Running | None:
+        return next((running for running in self.services if running.service.name == name), None)
+
     def tick(self) -> None:
         """Start what is due."""
-        for running in self.services:
-            if running.process is None and time.monotonic() >= running.due and running.service.waits_for():
+        for running in list(self.services):
+            idle = running.child is None and not running.done
+            if idle and time.monotonic() >= running.due and running.service.waits_for():
                 self._start(running)
 
+    def next_tick(self) -> float | None:
+        """Seconds until ``tick`` has to be called again; None if only the end of a child can change anything."""
+        now = time.monotonic()
+        idle = [running.due for running in self.services if running.child is None and not running.done]
+        return max(READINESS_INTERVAL, min(idle) - now) if idle else None
+
     def _start(self, running: Running) -> None:
-        service = running.service
-
-        def prepare() -> None:
-            die_with_parent(signal.SIGKILL)
-            os.nice(service.nice)
-
-        output = -1
         try:
-            output = service.output(service.log) if service.output else os.open(service.log, APPEND, 0o600)
-            running.process = subprocess.Popen(
-                service.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=os.environ | service.environment,
-                preexec_fn=prepare,  # noqa: PLW1509 - there are no threads
-            )
+            running.child = running.service.run.start()
         except OSError as error:
             if error.errno not in NO_PROCESS:
                 raise
@@ -106,60 +213,94 @@ class Supervisor:
                 running.last_end = NOT_STARTED
                 self._changed()
             return
-        finally:
-            if output >= 0:
-                os.close(output)
         running.started = time.monotonic()
         self._changed()
 
+    def channels(self) -> dict[int, Running]:
+        """The channels of all functions that run, by their descriptors."""
+        return {
+            running.child.channel.fileno(): running
+            for running in self.services
+            if running.child and running.child.channel
+        }
+
+    def receive(self, running: Running) -> None:
+        """Take what has come over a channel. One whose other end is gone is closed; the process follows."""
+        child = running.child
+        if child is None or child.channel is None:
+            return
+        message = child.channel.receive()
+        if message is None:
+            child.channel.close()
+            child.channel = None
+        else:
+            running.service.on_message(message)
+
+    def send(self, name: str, message: Message) -> bool:
+        """Send a message to a function. Whether it runs."""
+        running = self.find(name)
+        if running is None or running.child is None or running.child.channel is None:
+            return False
+        running.child.channel.send(message)
+        return True
+
     def reaped(self, pid: int, status: int) -> Running | None:
         """Note the end of a child; gives the service, if it was one. Raises if there is no use in going on."""
-        for running in self.services:
-            if running.process and running.process.pid == pid:
-                running.process.returncode = os.waitstatus_to_exitcode(status)
-                running.last_end = describe_end(running.process.returncode)
-                lived = time.monotonic() - running.started
-                running.restarts = 1 if lived > STEADY else running.restarts + 1
-                running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
-                running.process = None
-                self._changed()
-                if running.service.essential and running.restarts > GIVE_UP:
-                    raise BeyondHelpError(
-                        f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
-                        f"the last with {running.last_end}\n{last_line(running.service.log)}"
-                    )
-                return running
-        return None
+        running = next((found for found in self.services if found.child and found.child.pid == pid), None)
+        if running is None or running.child is None:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        if running.child.process:
+            running.child.process.returncode = code
+        if running.child.channel:
+            self._drain(running, running.child.channel)
+        running.child, running.last_end = None, describe_end(code)
+        policy = running.service.restart
+        if policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and code == 0):
+            running.done = True
+            self._changed()
+            running.service.on_end(code)
+            return running
+        lived = time.monotonic() - running.started
+        running.restarts = 1 if lived > STABLE_AFTER else running.restarts + 1
+        running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
+        self._changed()
+        if running.service.essential and running.restarts > MAX_RESTARTS:
+            raise EssentialServiceError(
+                f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
+                f"the last with {running.last_end}\n{last_line(running.service.run.log)}"
+            )
+        return running
+
+    @staticmethod
+    def _drain(running: Running, channel: Channel) -> None:
+        """What a function sent before it ended still counts."""
+        while message := channel.receive(wait=False):
+            running.service.on_message(message)
+        channel.close()
 
     def stop(self, *names: str) -> None:
         """End services for good."""
         for running in [running for running in self.services if running.service.name in names]:
             self.services.remove(running)
-            if running.process:
-                running.process.terminate()
+            if running.child:
+                os.kill(running.child.pid, signal.SIGTERM)
 
     def release(self, name: str) -> int | None:
         """Keep a service no longer, and leave it as it is. Gives its pid, if it runs."""
-        [running] = [running for running in self.services if running.service.name == name]
+        running = self.find(name)
+        if running is None:
+            return None
         self.services.remove(running)
-        return running.process.pid if running.process else None
+        return running.child.pid if running.child else None
 
-    def report(self) -> list[dict[str, object]]:
-        return [
-            {
-                "name": running.service.name,
-                "state": running.state,
-                "pid": running.process.pid if running.process else None,
-                "restarts": running.restarts,
-                "last_end": running.last_end,
-            }
-            for running in self.services
-        ]
+    def report(self) -> tuple[ServiceRecord, ...]:
+        return tuple(running.record for running in self.services)
 
 
-def last_line(log: Path) -> str:
+def last_line(log: Path | None) -> str:
     """What a service said last."""
-    lines = log.read_text(errors="replace").strip().splitlines()
+    lines = log.read_text(errors="replace").strip().splitlines() if log else []
     return lines[-1] if lines else ""
 
 

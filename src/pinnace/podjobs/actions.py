@@ -16,7 +16,8 @@ from pinnace.podjobs import pod_status, reconciler
 from pinnace.podjobs.reconciler import NOT_KNOWN
 from pinnace.podjobs.submission import claimed, submitted_for
 from pinnace.removal import remove_tree
-from pinnace.spec import HEAD, read_json
+from pinnace.spec import HEAD, NodeRecord
+from pinnace.spec.records import remove_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,10 +194,9 @@ class Hands:
                 self.kubernetes.delete_node(node)
                 self._remove_files(node)
             case reconciler.FreeIndex(index=index, node=node):
-                holder = read_json(self.spec.node_file(index)) or {}
-                if holder.get("name") == node:  # it may have been freed and taken
-                    (self.spec.directory / "nodes" / f"{index}.services.json").unlink(missing_ok=True)
-                    self.spec.node_file(index).unlink(missing_ok=True)
+                holder = NodeRecord.read(self.spec.node_file(index))
+                if holder and holder.name == node:  # it may have been freed and taken
+                    remove_record(self.spec.nodes, index)
                 self._remove_secrets(node)
 
     def _cancel(self, jobs: tuple[int, ...], *, kill: bool) -> None:

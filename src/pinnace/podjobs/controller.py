@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import PinnaceError, SlurmError, UsageError
+from pinnace.errors import ClusterError, PinnaceError, SlurmError, UsageError
 from pinnace.kube.client import Api, ApiError, timestamp
 from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
 from pinnace.podjobs import elastic, head_access, reconciler, refusals
@@ -33,7 +33,8 @@ from pinnace.podjobs.settings import Settings
 from pinnace.podjobs.submission import claimed, submission
 from pinnace.slurm.commands import Slurm, submission_environment
 from pinnace.slurm.states import Phase
-from pinnace.spec import ClusterSpec, read_json
+from pinnace.spec import ClusterSpec, NodeRecord
+from pinnace.spec.records import indices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class Service:
         self.backlog = Backlog()
         self.known: dict[str, dict[str, Object]] = {}
         self.jobs: list[Job] | None = None
-        self.files: dict[int, Object] = {}  # as they were when Slurm was asked
+        self.files: dict[int, NodeRecord] = {}  # as they were when Slurm was asked
         self.asked = 0.0
         self.next_look = 0.0
         self.said = 0.0
@@ -139,17 +140,14 @@ class Service:
         )
         self.next_look = now + (BUSY if matter or self.files else IDLE)
 
-    def _files(self) -> dict[int, Object]:
-        """What the nodes that have joined say of themselves: a file each, on a disk that hosts share."""
-        directory = self.spec.directory / "nodes"
+    def _files(self) -> dict[int, NodeRecord]:
+        """The records of the nodes that have joined."""
+        joined = [index for index in indices(self.spec.nodes) if index >= self.provisioning.standing]
         found = {}
-        for name in os.listdir(directory):  # noqa: PTH208 - a real opendir, now
-            stem, _, suffix = name.partition(".")
-            if suffix == "json" and stem.isdigit() and int(stem) >= self.provisioning.standing:
-                with contextlib.suppress(ValueError):
-                    about = read_json(directory / name)
-                    if about:
-                        found[int(stem)] = about
+        for index in joined:
+            with contextlib.suppress(ClusterError):
+                if record := NodeRecord.read(self.spec.node_file(index)):
+                    found[index] = record
         return found
 
     def world(self) -> World:

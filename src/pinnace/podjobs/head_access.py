@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinnace.kube.access import Access
-from pinnace.spec import HEAD, read_json
+from pinnace.spec import HEAD, NodeRecord
 
 if TYPE_CHECKING:
     from pinnace.spec import ClusterSpec
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def access(cluster: ClusterSpec) -> Access | None:
     """None while the head has not said where it is."""
-    head = read_json(cluster.node_file(HEAD))
-    if not head or "api" not in head:
+    head = NodeRecord.read(cluster.node_file(HEAD))
+    if not head or head.api is None:
         return None
     own = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
-    return own.at(str(head["address"]), int(head["api"]), cluster.api_name)
+    return own.at(head.address, head.api, cluster.api_name)

@@ -1,11 +1,10 @@
-"""What a node that joins is called and marked with, and the words between its agent and the one who serves its pod.
+"""What a node that joins is called and marked with.
 
 Apart from ``podjobs.pod_runner``, because the agent starts with this alone: its own start is on the way of every pod.
 """
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 
     from pinnace.spec import Tenant
 
-EVICT = signal.SIGUSR1  # from the agent: end the pod
 EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
 ZONE = "slurm-jobs"
 LONGEST_VALUE = 63  # of a label or taint; a name may have 253, and ends with the number of its job

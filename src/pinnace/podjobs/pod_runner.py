@@ -18,7 +18,6 @@ import http.client
 import math
 import os
 import queue
-import signal
 import threading
 import time
 from functools import partial
@@ -29,7 +28,7 @@ from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.podjobs import head_access, pod_status
 from pinnace.podjobs.actions import Kubernetes
 from pinnace.podjobs.container_status import Notes, container_code, has_ended, is_spent, room_for_two
-from pinnace.podjobs.joining import EVICT, EVICTED
+from pinnace.podjobs.joining import EVICTED
 from pinnace.podjobs.next_pod import Succession, bind
 from pinnace.podjobs.reconciler import retirement
 from pinnace.podjobs.submission import claim_names, tenant_of
@@ -44,40 +43,31 @@ if TYPE_CHECKING:
     from pinnace.spec import ClusterSpec, NodeSpec, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
-AGAIN = 0.5  # seconds
-RETRY = 0.1  # seconds before the API is asked again
-LOOK = 0.05  # seconds between looks at what containerd has noted
+RETIRE_INTERVAL = 0.5  # seconds
+API_RETRY_PAUSE = 0.1  # seconds
+CONTAINERD_INTERVAL = 0.05  # seconds between looks at what containerd has noted
 CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
-    """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
-    tenancy = Tenancy(node, turn, Notes(containerd))
-    signal.signal(EVICT, tenancy.end)
-    code = tenancy.run()
-    _retire(tenancy.api, node)
-    left(code)
-    while True:  # the agent ends us; until then the kubelet may say once more that its node is there
-        time.sleep(AGAIN)
-        _retire(tenancy.api, node)
+class PodRunner:
+    """The pods of a node: the one that it was made for, and those that follow it.
 
+    ``containerd`` is containerd's directory on the host.
+    """
 
-class Tenancy:
-    """The pods of a node: the one that it was made for, and those that follow it."""
-
-    def __init__(self, node: NodeSpec, turn: Turn | None, notes: Notes) -> None:
+    def __init__(self, node: NodeSpec, turn: Turn | None, containerd: Path) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
-        self.node, self.tenant, self.turn, self.notes = node, node.tenant, turn, notes
+        self.node, self.tenant, self.turn, self.notes = node, node.tenant, turn, Notes(containerd)
         self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
         self.evicted = threading.Event()
         self.succession = Succession(node, self.api)
 
-    def end(self, *_: object) -> None:
-        """A signal: the pod is to end, and no other follows."""
+    def evict(self) -> None:
+        """From another thread: the pod is to end, and no other follows."""
         self.evicted.set()
         self.news.put(None)
 
@@ -107,6 +97,18 @@ class Tenancy:
                 self._live(Kubernetes(self.api).current(earlier))
         code = container_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
+
+    def retire_node(self) -> None:
+        """From now on the archive answers for this node. The provisioner does the same for nodes that were killed."""
+        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+            retired = retirement(str(self.node.cluster.ranges.node(HEAD)), timestamp())
+            Kubernetes(self.api).set_node_status(self.node.name, retired)
+
+    def keep_node_retired(self) -> None:
+        """Until the agent ends us: the kubelet may say once more that its node is there."""
+        while True:
+            time.sleep(RETIRE_INTERVAL)
+            self.retire_node()
 
     def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
         if not last or container_code(last) or self.evicted.is_set():
@@ -138,7 +140,7 @@ class Tenancy:
     def _patience(self, deadline: float, done: Callable[[dict[str, Any]], bool]) -> float | None:
         """How long to wait for news: what containerd notes has to be looked for, while another pod may still follow."""
         if done is not has_ended and self.succession.open:
-            return LOOK
+            return CONTAINERD_INTERVAL
         return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
     def _as_heard(self, pod: dict[str, Any], heard: Listed | Changed) -> dict[str, Any] | None:
@@ -217,7 +219,7 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
                 return None
             if pod["spec"].get("nodeName"):
                 return pod
-        time.sleep(RETRY)
+        time.sleep(API_RETRY_PAUSE)
 
 
 def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> None:
@@ -231,7 +233,7 @@ def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> No
                 if claim["status"].get("phase") == "Pending":
                     api.patch(path, {"metadata": {"annotations": {SELECTED: node}}})
                 claims.discard(name)
-        time.sleep(RETRY)
+        time.sleep(API_RETRY_PAUSE)
 
 
 def _set_deadline(api: Api, tenant: Tenant) -> None:
@@ -239,9 +241,3 @@ def _set_deadline(api: Api, tenant: Tenant) -> None:
     with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
         metadata = {"uid": tenant.uid, "annotations": {pod_status.EVICTED: "true"}}
         api.patch(tenant.path, {"metadata": metadata, "spec": {"activeDeadlineSeconds": 1}})
-
-
-def _retire(api: Api, node: NodeSpec) -> None:
-    """From now on the archive answers for this node. The provisioner does the same for nodes that were killed."""
-    with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
-        Kubernetes(api).set_node_status(node.name, retirement(str(node.cluster.ranges.node(HEAD)), timestamp()))

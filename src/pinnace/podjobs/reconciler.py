@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pinnace.slurm.commands import Job
+    from pinnace.spec import NodeRecord
 
 Object = dict[str, Any]
 
@@ -189,7 +190,7 @@ class World:
     nodes: Mapping[str, Object]  # those that have joined, by name
     jobs: Sequence[Job] | None
     asked: float
-    files: Mapping[int, Object]  # nodes/N.json of those that have joined, by index
+    files: Mapping[int, NodeRecord]  # of those that have joined, by index
 
 
 def is_ours(pod: Object) -> bool:
@@ -410,13 +411,12 @@ class _Pass:
 
     def _indices(self) -> Iterator[Action]:
         for index, about in self.world.files.items():
-            name, job = about.get("name", ""), about.get("job") or job_of_node(about.get("name", ""))
+            name, job = about.name, about.job or job_of_node(about.name)
             if job is None or not self._ended(job):
                 continue
             node = self.world.nodes.get(name)
-            orderly = "ended" in about or "failed" in about
             if (node is None or is_retired(node)) and (
-                orderly or self.memory.odd_for(f"index {name}", self.now) > COLD
+                about.is_over or self.memory.odd_for(f"index {name}", self.now) > COLD
             ):
                 yield FreeIndex(index=index, node=name)
 

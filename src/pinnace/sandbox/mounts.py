@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.sandbox.linux import (
     AT_RECURSIVE,
+    CLONE_NEWNS,
     MNT_DETACH,
     MOUNT_ATTR_RDONLY,
     MS_BIND,
@@ -28,6 +29,7 @@ from pinnace.sandbox.linux import (
     mount_setattr,
     pivot_root,
     umount2,
+    unshare,
 )
 
 if TYPE_CHECKING:
@@ -151,7 +153,8 @@ def node_mounts(
 
 
 def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None = None) -> None:
-    """Execute the plan, and say which step of it failed."""
+    """Execute the plan in a mount namespace of our own, and say which step of it failed."""
+    unshare(CLONE_NEWNS)
     for name in ("root", *LOCAL):
         (scratch / name).mkdir(exist_ok=True)
     for step in node_mounts(scratch, os.listdir("/"), binds, containerd):  # noqa: PTH208

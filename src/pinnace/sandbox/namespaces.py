@@ -31,7 +31,6 @@ from pinnace.sandbox.linux import (
     CLONE_NEWCGROUP,
     CLONE_NEWIPC,
     CLONE_NEWNET,
-    CLONE_NEWNS,
     CLONE_NEWPID,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 AGENT_GONE = signal.SIGUSR2
-LAST_WORDS = 2048  # bytes that the first process may say when it ends
 SWEEP_LIMIT = 20.0  # seconds
 ONE_USER, MANY_USERS = b"1", b"m"
 WATCHED = {AGENT_GONE, signal.SIGCHLD}
@@ -89,15 +87,11 @@ def map_ids(pid: int) -> bytes:
     return MANY_USERS
 
 
-def last_words(line: socket.socket) -> str:
-    """Why the first process ended, if it could say so."""
-    with contextlib.suppress(OSError):
-        return line.recv(LAST_WORDS, socket.MSG_DONTWAIT).decode(errors="replace")
-    return ""
-
-
 def start(inside: Callable[[socket.socket], None], keeping: Keeping) -> tuple[int, socket.socket]:
-    """Make the namespaces and run ``inside`` as their first process. Gives the keeper's pid and a line to it."""
+    """Make the namespaces and run ``inside`` as their first process. Gives the keeper's pid and a socket to ``inside``.
+
+    ``inside`` makes the mount namespace itself (see ``mounts.mount_node``), and says over the socket why it fails.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()
     keeper = os.fork()
@@ -177,13 +171,10 @@ def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: s
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         try:
-            unshare(CLONE_NEWNS)
             inside(line)
-        except BaseException as error:  # noqa: BLE001 - see above
+        except BaseException:  # noqa: BLE001 - see above
             traceback.print_exc()
             sys.stderr.flush()
-            with contextlib.suppress(OSError):
-                line.send(str(error).encode()[:LAST_WORDS])
             os._exit(1)
         os._exit(0)
     line.close()

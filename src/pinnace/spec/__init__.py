@@ -1,311 +1,39 @@
-"""What an agent has to know, as it stands in the cluster's directory.
+"""What agents on compute nodes read in the cluster's directory, and what they write there about themselves."""
 
-cluster.json           the same for all nodes, written before the first agent starts
-secrets/link.key       the secret of the links
-secrets/…              keys and certificates, kubeconfigs (see controlplane.pki)
-nodes/<index>.json     where a node's links listen and how it is; written by that node's agent
-ending.json            why the cluster ends by itself, if it does
-logs/<node>/…          what every process of a node said
-"""
+from pinnace.spec.cluster import (
+    API_PORT,
+    CLOCK_SKEW,
+    HEAD,
+    LIFE,
+    METRICS_DELAY,
+    ClusterSpec,
+    Provisioning,
+    Restriction,
+    agent_argv,
+)
+from pinnace.spec.files import read_json, write_json
+from pinnace.spec.node import Mpi, NodeSpec, Share, Tenant
+from pinnace.spec.records import NodeRecord, NodeServices, NodeState, ServiceRecord, ServiceState
 
-from __future__ import annotations
-
-import contextlib
-import errno
-import json
-import os
-import sys
-import tempfile
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
-
-from pinnace import ownership
-from pinnace.interpreter import python_argv
-from pinnace.network.addresses import Ranges
-
-HEAD = 0
-METRICS_DELAY = 8.0  # seconds after a node's start; until then its CPUs belong to the first pods
-API_PORT = 6443  # inside the fabric; on the host it is any free one
-CLOCK_SKEW = 86400.0  # seconds by which a host's clock may be behind: certificates are valid from so long ago
-LIFE = 400 * 86400.0  # seconds for which certificates are valid
-
-
-@dataclass(frozen=True, kw_only=True)
-class Provisioning:
-    """How pods that wait get Slurm jobs that serve them (see ``pinnace.podjobs``).
-
-    ``pods_as_jobs``: every pod that does not say otherwise is a job. ``elastic``: at least and at most so many jobs
-    join as nodes. ``options`` are sbatch's, for all of these jobs. ``settings`` are the site's or user's own.
-    ``standing`` is the number of nodes that the cluster began with.
-    """
-
-    pods_as_jobs: bool = False
-    elastic: tuple[int, int] = (0, 0)
-    options: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    standing: int = 1
-
-    @staticmethod
-    def from_json(data: dict[str, Any] | None) -> Provisioning | None:
-        if data is None:
-            return None
-        return Provisioning(
-            pods_as_jobs=data["pods_as_jobs"],
-            elastic=(data["elastic"][0], data["elastic"][1]),
-            options=tuple(data["options"]),
-            settings=data["settings"],
-            standing=data["standing"],
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restriction:
-    """What pods of others than the cluster's user may be (see ``controlplane.podsecurity``).
-
-    ``level`` is one of the Pod Security Standards, ``host_paths`` are the directories of the host that pods may claim;
-    they can be read, and those that are ``writable`` too can be written.
-    """
-
-    level: str
-    host_paths: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
-
-    @staticmethod
-    def from_json(data: dict[str, Any] | None) -> Restriction | None:
-        if data is None:
-            return None
-        paths, writable = tuple(data["host_paths"]), tuple(data["writable"])
-        return Restriction(level=data["level"], host_paths=paths, writable=writable)
-
-    @property
-    def read_only(self) -> tuple[str, ...]:
-        return tuple(path for path in self.host_paths if path not in self.writable)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterSpec:
-    """``cluster.json``.
-
-    ``binds`` leads from places in every node to directories of the host. ``publish`` are ports that every host offers
-    to the outside, each leading to the NodePort of the same number. With ``bridge``, the image of its helper pods or
-    nothing, the head runs `pinnace bridge`, with ``bridge_options``.
-    """
-
-    name: str
-    directory: Path
-    ranges: Ranges
-    binaries: dict[str, str]
-    domain: str = "cluster.local"
-    seed: str = ""
-    images: str = ""
-    binds: dict[str, str] = field(default_factory=dict)
-    publish: tuple[int, ...] = ()
-    provisioning: Provisioning | None = None
-    listen: str = ""  # the network of the hosts in which every agent listens; by default where a host's name leads
-    ports: str = ""  # the range in which it does, such as 40000-40100
-    made: float = 0.0  # when, by the clock of the host that it was submitted from
-    bridge: str | None = None
-    bridge_options: tuple[str, ...] = ()
-    restriction: Restriction | None = None
-
-    def dump(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "ranges": self.ranges.to_json(),
-            "binaries": self.binaries,
-            "domain": self.domain,
-            "seed": self.seed,
-            "images": self.images,
-            "binds": self.binds,
-            "publish": list(self.publish),
-            "provisioning": asdict(self.provisioning) if self.provisioning else None,
-            "listen": self.listen,
-            "ports": self.ports,
-            "made": self.made,
-            "bridge": self.bridge,
-            "bridge_options": list(self.bridge_options),
-            "restriction": asdict(self.restriction) if self.restriction else None,
-        }
-
-    @staticmethod
-    def load(directory: Path) -> ClusterSpec:
-        ownership.require(directory, "the cluster's directory", "set PINNACE_HOME to a directory that all hosts share")
-        data = json.loads((directory / "cluster.json").read_text())
-        ranges = Ranges.from_json(data.pop("ranges"))
-        publish = tuple(data.pop("publish"))
-        data["bridge_options"] = tuple(data.get("bridge_options", ()))
-        provisioning = Provisioning.from_json(data.pop("provisioning", None))
-        restriction = Restriction.from_json(data.pop("restriction", None))
-        return ClusterSpec(
-            directory=directory,
-            ranges=ranges,
-            publish=publish,
-            provisioning=provisioning,
-            restriction=restriction,
-            **data,
-        )
-
-    @property
-    def secrets(self) -> Path:
-        return self.directory / "secrets"
-
-    @property
-    def api_name(self) -> str:
-        """The name under which the API's certificate is for those on the hosts' network; known to the user alone."""
-        return (self.secrets / "api.name").read_text()
-
-    @property
-    def link_key(self) -> bytes:
-        """The secret that all proofs between nodes are made with (see ``network.handshake``)."""
-        return (self.secrets / "link.key").read_bytes()
-
-    @property
-    def volumes(self) -> Path:
-        return self.volumes_of(self.directory)
-
-    @staticmethod
-    def volumes_of(directory: Path) -> Path:
-        """Of the classes ``shared`` and ``shared-retain``: beside the clusters, because some outlive theirs."""
-        directory = directory.resolve()  # as the agents do, who may find it under another name
-        return directory.parent.parent / "volumes" / directory.name
-
-    def node_file(self, index: int) -> Path:
-        return self.directory / "nodes" / f"{index}.json"
-
-    @property
-    def ending(self) -> Path:
-        """Why the cluster ends by itself, once it has begun to."""
-        return self.directory / "ending.json"
-
-    def logs(self, node: str) -> Path:
-        return self.directory / "logs" / node
-
-    def pod_logs(self, node: str) -> Path:
-        """What the pods of a node said, where that has to outlive the node."""
-        return self.directory / "pods" / node
-
-    def ranks(self, node: str) -> Path:
-        """What the ranks that a node starts on other hosts have to know, while they start (see ``podjobs.ranks``)."""
-        return self.directory / "ranks" / node
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """What Slurm allocated to us on a host; None is all of it."""
-
-    cpus: int | None = None
-    memory: int | None = None  # bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tenant:
-    """The pod that a node is for, where it is for one alone."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    @staticmethod
-    def parse(text: str) -> Tenant:
-        namespace, name, uid = text.split("/")
-        return Tenant(namespace=namespace, name=name, uid=uid)
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}/{self.uid}"
-
-    @property
-    def path(self) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mpi:
-    """How the commands of some containers of a pod are to be started: by mpiexec, with these flags."""
-
-    containers: tuple[str, ...]
-    flags: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeSpec:
-    """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
-
-    ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its tenant, fetched while the
-    kubelet starts; without ``volumes`` nobody here claims any. ``mpi`` are the words that go before the commands of
-    these of its containers (see ``podjobs.pod_annotations.mpi_flags``).
-    """
-
-    cluster: ClusterSpec
-    index: int
-    name: str
-    scratch: Path
-    share: Share
-    joined: bool = False
-    labels: dict[str, str] = field(default_factory=dict)
-    taints: tuple[str, ...] = ()
-    tenant: Tenant | None = None
-    images: tuple[str, ...] = ()
-    volumes: bool = True
-    mpi: Mpi | None = None
-
-    @property
-    def address(self) -> str:
-        return str(self.cluster.ranges.node(self.index))
-
-    @property
-    def is_head(self) -> bool:
-        return self.index == HEAD
-
-    @property
-    def has_ranks(self) -> bool:
-        """Whether its containers may start ranks. These are processes of the host: not for pods of others."""
-        return self.tenant is not None and self.cluster.restriction is None
-
-    def binary(self, name: str) -> str:
-        return self.cluster.binaries[name]
-
-    def secret(self, name: str) -> str:
-        return str(self.cluster.secrets / name)
-
-
-def take_index(directory: Path, about: dict[str, Any], *, first: int, last: int) -> int:
-    """Take the lowest index that no node of a running cluster has, by creating its file: exactly one can.
-
-    The file stays when the node has ended; whoever has seen to it that nothing of the node is left removes it.
-    """
-    descriptor, name = tempfile.mkstemp(prefix=".joining-", dir=directory)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(about, file)
-        taken = set(os.listdir(directory))  # noqa: PTH208 - a real opendir, now
-        for index in range(first, last + 1):
-            if f"{index}.json" not in taken:
-                with contextlib.suppress(FileExistsError):
-                    os.link(name, directory / f"{index}.json")
-                    return index
-    finally:
-        Path(name).unlink()
-    raise OSError(errno.ENOSPC, f"the cluster has {last} nodes already, and addresses for no more")
-
-
-def write_json(path: Path, data: object) -> None:
-    """Write a file that others watch: it appears whole or not at all."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(data, file)
-    Path(name).rename(path)
-
-
-def read_json(path: Path) -> Any:
-    """Read such a file; None while it is not there. Listing the directory makes NFS look again."""
-    try:
-        os.listdir(path.parent)  # noqa: PTH208 - a real opendir, now
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-
-
-def agent_argv(directory: Path, *more: str, python: str = sys.executable) -> list[str]:
-    """What makes a node of the cluster with this directory, wherever it runs."""
-    return python_argv("pinnace.node", "--cluster", str(directory), *more, python=python)
+__all__ = [
+    "API_PORT",
+    "CLOCK_SKEW",
+    "HEAD",
+    "LIFE",
+    "METRICS_DELAY",
+    "ClusterSpec",
+    "Mpi",
+    "NodeRecord",
+    "NodeServices",
+    "NodeSpec",
+    "NodeState",
+    "Provisioning",
+    "Restriction",
+    "ServiceRecord",
+    "ServiceState",
+    "Share",
+    "Tenant",
+    "agent_argv",
+    "read_json",
+    "write_json",
+]

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.node.supervisor import GIVE_UP, BeyondHelpError, Service, Supervisor
+from pinnace.node import messages
+from pinnace.node.supervisor import (
+    MAX_RESTARTS,
+    Command,
+    EssentialServiceError,
+    Function,
+    RestartPolicy,
+    Service,
+    Supervisor,
+)
+from pinnace.spec import ServiceRecord, ServiceState
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,74 +42,152 @@ def live_through(supervisor: Supervisor, ends: int) -> None:
     """Start what is due, and wait for so many ends."""
     for _ in range(ends):
         supervisor.tick()
-        running = supervisor.services[0].process
+        running = supervisor.services[0].child
         assert running
         _, status = os.waitpid(running.pid, 0)
         supervisor.reaped(running.pid, status)
 
 
 def test_a_service_that_ends_is_started_again_and_its_end_is_reported(tmp_path: Path) -> None:
-    supervisor = supervised(Service(name="short", argv=["sh", "-c", "exit 3"], log=tmp_path / "short.log"))
+    supervisor = supervised(Service(name="short", run=Command(argv=["sh", "-c", "exit 3"], log=tmp_path / "short.log")))
     live_through(supervisor, ends=2)
-    assert supervisor.report() == [
-        {"name": "short", "state": "restarting", "pid": None, "restarts": 2, "last_end": "exit code 3"}
-    ]
+    assert supervisor.report() == (
+        ServiceRecord(name="short", state=ServiceState.RESTARTING, restarts=2, last_end="exit code 3"),
+    )
 
 
 def test_an_ordinary_service_is_never_given_up(tmp_path: Path) -> None:
-    supervisor = supervised(Service(name="short", argv=["false"], log=tmp_path / "short.log"))
-    live_through(supervisor, ends=GIVE_UP + 2)
+    supervisor = supervised(Service(name="short", run=Command(argv=["false"], log=tmp_path / "short.log")))
+    live_through(supervisor, ends=MAX_RESTARTS + 2)
 
 
 def test_an_essential_service_that_does_not_stay_up_is_the_end_and_says_why(tmp_path: Path) -> None:
     argv = ["sh", "-c", "echo the disk is full; exit 4"]
-    supervisor = supervised(Service(name="etcd", argv=argv, log=tmp_path / "etcd.log", essential=True))
-    live_through(supervisor, ends=GIVE_UP)
-    with pytest.raises(BeyondHelpError, match=r"(?s)etcd does not stay up: 9 ends.* exit code 4\nthe disk is full"):
+    supervisor = supervised(Service(name="etcd", run=Command(argv=argv, log=tmp_path / "etcd.log"), essential=True))
+    live_through(supervisor, ends=MAX_RESTARTS)
+    with pytest.raises(
+        EssentialServiceError, match=r"(?s)etcd does not stay up: 9 ends.* exit code 4\nthe disk is full"
+    ):
         live_through(supervisor, ends=1)
 
 
 def test_an_essential_service_that_was_up_for_long_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pinnace.node.supervisor.STEADY", -1.0)
-    supervisor = supervised(Service(name="etcd", argv=["false"], log=tmp_path / "etcd.log", essential=True))
-    live_through(supervisor, ends=GIVE_UP + 2)
+    monkeypatch.setattr("pinnace.node.supervisor.STABLE_AFTER", -1.0)
+    supervisor = supervised(
+        Service(name="etcd", run=Command(argv=["false"], log=tmp_path / "etcd.log"), essential=True)
+    )
+    live_through(supervisor, ends=MAX_RESTARTS + 2)
     assert supervisor.services[0].restarts == 1
 
 
 def test_a_service_starts_when_what_it_waits_for_is_there(tmp_path: Path) -> None:
     there = tmp_path / "there"
-    supervisor = supervised(Service(name="late", argv=["true"], log=tmp_path / "late.log", waits_for=there.exists))
+    supervisor = supervised(
+        Service(name="late", run=Command(argv=["true"], log=tmp_path / "late.log"), waits_for=there.exists)
+    )
     supervisor.tick()
-    assert supervisor.report()[0]["state"] == "waiting"
+    assert supervisor.report()[0].state is ServiceState.WAITING
     there.touch()
     live_through(supervisor, ends=1)
 
 
 def test_a_service_that_is_stopped_stays_so(tmp_path: Path) -> None:
-    supervisor = supervised(Service(name="long", argv=["sleep", "60"], log=tmp_path / "long.log"))
+    supervisor = supervised(Service(name="long", run=Command(argv=["sleep", "60"], log=tmp_path / "long.log")))
     supervisor.tick()
-    process = supervisor.services[0].process
-    assert process
+    child = supervisor.services[0].child
+    assert child
+    assert child.process
+    process = child.process
     supervisor.stop("long")
     wait_until("it to end", lambda: process.poll() is not None, limit=60)
     supervisor.tick()
-    assert supervisor.report() == []
+    assert supervisor.report() == ()
+
+
+def ended(supervisor: Supervisor) -> None:
+    """Wait for the end of the only service that runs."""
+    child = supervisor.services[0].child
+    assert child
+    supervisor.reaped(*os.waitpid(child.pid, 0))
+
+
+def test_a_task_that_fails_is_done_again_until_it_succeeds(tmp_path: Path) -> None:
+    def work(_channel: messages.Channel) -> None:
+        if not (tmp_path / "tried").exists():
+            (tmp_path / "tried").touch()
+            os.write(2, b"the first time it fails")
+            os._exit(1)
+
+    codes: list[int] = []
+    run = Function(work=work, log=tmp_path / "task.log")
+    supervisor = supervised(Service(name="task", run=run, restart=RestartPolicy.ON_FAILURE, on_end=codes.append))
+    for state in (ServiceState.RESTARTING, ServiceState.DONE):
+        supervisor.tick()
+        ended(supervisor)
+        assert supervisor.report()[0].state is state
+    assert codes == [0]
+    assert "the first time it fails" in (tmp_path / "task.log").read_text()
+    supervisor.tick()
+    assert supervisor.next_tick() is None
+
+
+def test_what_is_done_once_is_not_done_again_though_it_fails() -> None:
+    codes: list[int] = []
+
+    def fail(_channel: messages.Channel) -> None:
+        os._exit(7)
+
+    run = Function(work=fail)
+    supervisor = supervised(Service(name="task", run=run, restart=RestartPolicy.NEVER, on_end=codes.append))
+    supervisor.tick()
+    ended(supervisor)
+    assert (codes, supervisor.report()[0].last_end) == ([7], "exit code 7")
+
+
+def test_messages_go_both_ways_and_the_last_ones_are_not_lost() -> None:
+    def work(channel: messages.Channel) -> None:
+        assert channel.receive() == messages.EvictPod()
+        channel.send(messages.Stop())
+        channel.send(messages.Leave(exit_code=3))
+
+    heard: list[messages.Message] = []
+    supervisor = supervised(
+        Service(name="pod", run=Function(work=work), restart=RestartPolicy.NEVER, on_message=heard.append)
+    )
+    assert not supervisor.send("pod", messages.EvictPod())
+    supervisor.tick()
+    assert supervisor.send("pod", messages.EvictPod())
+    ended(supervisor)
+    assert heard == [messages.Stop(), messages.Leave(exit_code=3)]
+    assert supervisor.channels() == {}
+
+
+def test_a_process_that_was_forked_before_is_seen_and_its_end_noted() -> None:
+    codes: list[int] = []
+    supervisor = Supervisor(lambda: None)
+    process = subprocess.Popen(["sh", "-c", "exit 4"])
+    supervisor.adopt("before", process.pid, codes.append)
+    supervisor.tick()
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = 4
+    supervisor.reaped(process.pid, status)
+    assert (codes, supervisor.report()[0].state) == ([4], ServiceState.DONE)
 
 
 NO_PROCESSES = """
 import os, resource, sys, time
 from pathlib import Path
-from pinnace.node import services
+from pinnace.node.supervisor import NO_PROCESS_PAUSE, Command, Service, Supervisor
 os.setuid(64321)
-supervisor = services.Supervisor(lambda: None)
-supervisor.add(services.Service(name="short", argv=["true"], log=Path("/dev/null")))
+supervisor = Supervisor(lambda: None)
+supervisor.add(Service(name="short", run=Command(argv=["true"], log=Path("/dev/null"))))
 resource.setrlimit(resource.RLIMIT_NPROC, (0, 100))
 supervisor.tick()
-print(supervisor.report()[0]["state"], supervisor.report()[0]["last_end"])
+print(supervisor.report()[0].state, supervisor.report()[0].last_end)
 resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
-time.sleep(services.NO_PROCESS_PAUSE)
+time.sleep(NO_PROCESS_PAUSE)
 supervisor.tick()
-print(supervisor.report()[0]["state"])
+print(supervisor.report()[0].state)
 """
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pinnace.node import agent
+from pinnace.node import launch
 from pinnace.podjobs import joining
 
 WORDS = ["--cluster", "/c", "--join"]
@@ -22,7 +22,7 @@ WORDS = ["--cluster", "/c", "--join"]
 )
 def test_a_node_for_one_pod_is_closed_to_others_from_the_start(words: list[str], taints: tuple[str, ...]) -> None:
     """Also to those of DaemonSets, which go onto nodes that are only cordoned."""
-    asked = agent._parser().parse_args([*WORDS, *words])
+    asked = launch._parser().parse_args([*WORDS, *words])
     assert joining.taints(asked.pod, asked.known_as) == taints
 
 

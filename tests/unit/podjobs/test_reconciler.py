@@ -33,6 +33,7 @@ from pinnace.podjobs.reconciler import (
     plan,
 )
 from pinnace.slurm.states import JobState
+from pinnace.spec import NodeRecord, NodeState
 from unit.podjobs.samples import CLUSTER, job, pod
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def world(
     *pods: dict[str, Any],
     jobs: list[Job] | None = None,
     nodes: list[dict[str, Any]] | None = None,
-    files: dict[int, dict[str, Any]] | None = None,
+    files: dict[int, NodeRecord] | None = None,
     asked: float = NOW - 0.5,
 ) -> World:
     return World(
@@ -247,7 +248,9 @@ def test_a_pod_whose_node_died_has_failed_for_slurms_reason() -> None:
 
 def test_a_pod_that_is_younger_than_our_look_at_the_queue_is_left_alone() -> None:
     body = pod(job=9, node="job-9", phase="Running")
-    state = world(body, jobs=[job(7)], nodes=[node("job-9")], files={1: {"name": "job-9", "job": 9}})
+    state = world(
+        body, jobs=[job(7)], nodes=[node("job-9")], files={1: NodeRecord(name="job-9", job=9, state=NodeState.RUNNING)}
+    )
     assert plan(state, Memory(), NOW, room=5) == []
 
 
@@ -341,14 +344,14 @@ def test_a_node_stays_as_long_as_pods_of_it_do() -> None:
 def test_an_index_is_free_when_nobody_can_take_the_new_node_for_the_old_one() -> None:
     ended, retired = [job(7, JobState.COMPLETED)], node("job-7", ARCHIVE_PORT)
     done = pod(job=7, node="job-7", phase="Succeeded")
-    orderly = {3: {"name": "job-7", "job": 7, "ended": True}}
+    orderly = {3: NodeRecord(name="job-7", job=7, state=NodeState.ENDED)}
     assert plan(world(done, jobs=ended, nodes=[retired], files=orderly), Memory(), NOW, room=5) == [
         FreeIndex(index=3, node="job-7")
     ]
     assert FreeIndex(index=3, node="job-7") not in plan(
         world(done, jobs=ended, nodes=[node("job-7")], files=orderly), Memory(), NOW, room=5
     )
-    killed = {3: {"name": "job-7", "job": 7, "links": 1}}
+    killed = {3: NodeRecord(name="job-7", job=7, state=NodeState.RUNNING, links=1)}
     memory = Memory()
     assert plan(world(done, jobs=ended, nodes=[retired], files=killed), memory, NOW, room=5) == []
     assert plan(world(done, jobs=ended, nodes=[retired], files=killed), memory, NOW + 120, room=5) == [

@@ -21,7 +21,7 @@ ETCD = Path("/var/lib/etcd")
 def add(init: Init) -> None:
     """Its services, and what is done once while they start."""
     node = init.node
-    init.background(lambda: bootstrap(node))
+    init.task("bootstrap", lambda: bootstrap(node))
     asked = Api(node.cluster.secrets / "admin.kubeconfig", timeout=1.0)
     roles = once(lambda: asked.healthy(ROLES))  # without them the clients of the API may do nothing
     ETCD.chmod(0o700)
@@ -40,4 +40,4 @@ def add(init: Init) -> None:
     init.service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=roles)
     late = after(METRICS_DELAY)
     init.service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and roles())
-    init.background(lambda: metrics.install(node, listening(node.address, metrics.PORT)))
+    init.task("metrics-api", lambda: metrics.install(node, listening(node.address, metrics.PORT)))

@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -30,7 +29,6 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 INSIDE = "/run/pinnace"  # where containers find the program, and the socket that it asks
 BIN = f"{INSIDE}/bin"
 SOCKET = "socket"
-END = signal.SIGUSR1  # from the agent to who serves ranks: the node ends
 NODE = "/run/pinnace/ranks"  # where the node has what its containers find at INSIDE
 PROC = "/run/pinnace/proc"  # where it has its host's /proc
 TOLD = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK")  # that containers may know

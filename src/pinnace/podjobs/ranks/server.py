@@ -29,13 +29,14 @@ from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
 from pinnace.network.handshake import Protocol, listener_name
 from pinnace.network.handshake import listening as handshake
-from pinnace.podjobs.ranks import asking, launcher, options
+from pinnace.podjobs.ranks import asking, options
 from pinnace.podjobs.ranks import container as containers
 from pinnace.podjobs.ranks.entering import first_process
 from pinnace.podjobs.ranks.ids import Identity, identity
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.slurm import host_name
 from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.spec import NodeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -231,7 +232,16 @@ class Server:
         for companions in filter(None, (self.here, self.there)):
             companions.close()
 
+    def end(self) -> None:
+        """From another thread: clean up on all hosts, and end this process."""
+        signal.alarm(int(3 * END_LIMIT))  # whatever a thread of ours may hold
+        self.close()
+        os._exit(0)
+
     def serve(self, listener: socket.socket) -> None:
+        """For ever. Slurm's signals are for others; what we start shall heed them."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
         while True:
             try:
                 line, _ = listener.accept()
@@ -350,8 +360,8 @@ class Server:
         return Companions(companion_argv(self.others, task), environment, len(self.others), self.log)
 
     def node_address(self) -> str:
-        about = json.loads(self.node.cluster.node_file(self.node.index).read_text())
-        return str(about["address"])
+        record = NodeRecord.read(self.node.cluster.node_file(self.node.index))
+        return record.address if record else ""
 
     def _give(self, listener: socket.socket) -> None:
         """Let companions copy from here, for ever. Each is asked for its proof first."""
@@ -398,22 +408,6 @@ def write_private(path: Path, data: object) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(data, file)
-
-
-def serve(node: NodeSpec, keeper: int, listener: socket.socket) -> None:
-    """For ever. Slurm's signals are for others; what we start shall heed them."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    server = Server(node, keeper)
-
-    def end(*_: object) -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(3 * END_LIMIT))  # whatever a thread of ours may hold
-        server.close()
-        os._exit(0)
-
-    signal.signal(launcher.END, end)
-    server.serve(listener)
 
 
 def _pass_signals(line: socket.socket, process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,118 @@
+"""Messages between the agent and the processes beside it: init, and the helpers that it has forked.
+
+Each child has a channel of its own to its parent: a pair of sockets that keep message boundaries. Signals are left to
+the kernel and to Slurm.
+
+    init        -> agent    Fabric (with descriptors), ServicesChanged, Failed
+    agent       -> init     Stop, Leave
+    helper      -> agent    Stop; the pod runner: Leave
+    agent       -> helper   EvictPod (the pod runner), Stop (ranks)
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import socket
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pinnace.spec import ServiceRecord
+
+MAX_MESSAGE = 1 << 16  # bytes
+MAX_DESCRIPTORS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End in order: pods get their grace period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leave:
+    """Nothing runs on the node any more: end now. The agent ends with ``exit_code``."""
+
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictPod:
+    """End the pod that the node is for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """The node's network is there. Descriptors: the TUN device, the egress listener, the netns sockets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServicesChanged:
+    """How the processes are that init supervises."""
+
+    services: tuple[ServiceRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """Why init has ended."""
+
+    reason: str
+
+
+Message = Stop | Leave | EvictPod | Fabric | ServicesChanged | Failed
+KINDS: dict[str, type[Message]] = {
+    kind.__name__: kind for kind in (Stop, Leave, EvictPod, Fabric, ServicesChanged, Failed)
+}
+
+
+def encode(message: Message) -> bytes:
+    return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode()
+
+
+def decode(data: bytes) -> Message:
+    fields: dict[str, Any] = json.loads(data)
+    kind = KINDS[fields.pop("kind")]
+    if kind is ServicesChanged:
+        fields["services"] = tuple(map(ServiceRecord.from_json, fields["services"]))
+    return kind(**fields)
+
+
+class Channel:
+    """One end of a pair of sockets."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    @staticmethod
+    def pair() -> tuple[Channel, Channel]:
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Channel(one), Channel(other)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message, *descriptors: int) -> None:
+        """Without waiting: a reader that is gone is noticed by its end, and one that is slow gets the next report."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        with contextlib.suppress(OSError):
+            self._socket.sendmsg([encode(message)], rights, socket.MSG_DONTWAIT)  # send_fds ignores its flags
+
+    def receive(self, *, wait: bool = True) -> Message | None:
+        """The next message; None when the other end is gone, or without ``wait`` if there is none."""
+        return self.receive_with_descriptors(wait=wait)[0]
+
+    def receive_with_descriptors(self, *, wait: bool = True) -> tuple[Message | None, list[int]]:
+        descriptors = array.array("i")
+        room = socket.CMSG_LEN(MAX_DESCRIPTORS * descriptors.itemsize)
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(MAX_MESSAGE, room, flags)
+        except OSError:
+            return None, []
+        for _, _, rights in ancillary:
+            descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
+        return (decode(data) if data else None), list(descriptors)
+
+    def close(self) -> None:
+        self._socket.close()
