@@ -222,6 +222,7 @@ SLURMJOB = Use(
         takes_no_value="--{name} takes no value",
         no_option=_NOT_KNOWN,
     ),
+    lenient=True,
     any_name=True,
 )
 MAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@-]*(,[A-Za-z0-9_][A-Za-z0-9._+@-]*)*")

@@ -96,6 +96,7 @@ class Use:
     messages: Messages
     grouped_letters: bool = False  # `-lN2` is `-l -N2`
     before_command: bool = False  # options end with the first argument that is none, or with `--`
+    lenient: bool = False  # `--hold=` is `--hold`, `--nice 5` is `--nice=5`, and `-p=main` is `-p main`
     any_name: bool = False  # other long names are read too, and whoever reads them looks at them
 
     def letter(self, letter: str) -> str:
@@ -143,6 +144,10 @@ def _long(arg: str, rest: list[str], use: Use, also: Collection[str]) -> tuple[s
     argument = use.argument(name, written=f"--{name}", arg=arg, also=also)
     if argument is Argument.REQUIRED and not equals:
         return name, _next(name, f"--{name}", rest, use)
+    if use.lenient and argument is Argument.OPTIONAL and not equals and rest and not rest[0].startswith("-"):
+        return name, rest.pop(0)
+    if use.lenient and argument is not Argument.REQUIRED and not value:
+        return name, None
     if argument is Argument.NONE and equals:
         raise UsageError(use.messages.takes_no_value.format(name=name))
     return name, value if equals else None
@@ -157,10 +162,10 @@ def _letters(arg: str, rest: list[str], use: Use, also: Collection[str]) -> list
         name = use.letter(written[1])
         argument = use.argument(name, written=written, arg=arg, also=also)
         if argument is not Argument.NONE:
-            value = letters.removeprefix("=") or None
-            if value is None and argument is Argument.REQUIRED:
-                value = _next(name, written, rest, use)
-            return [*found, (name, value)]
+            if not letters and argument is Argument.REQUIRED:
+                return [*found, (name, _next(name, written, rest, use))]
+            value = letters.removeprefix("=") if use.lenient else letters
+            return [*found, (name, value or None)]
         if letters and not use.grouped_letters:
             raise UsageError(use.messages.takes_no_value.format(name=name))
         found.append((name, None))

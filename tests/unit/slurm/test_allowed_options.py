@@ -153,6 +153,20 @@ def test_options_that_are_passed_to_sbatch() -> None:
     assert check_slurmjob(parse(["--site-own", "--other=x"], SLURMJOB), {"site-own", "other"})
 
 
+def test_a_letter_takes_what_follows_it_as_it_is_but_in_a_slurmjob() -> None:
+    assert pod_options("-p=main") == {"partition": "=main"}
+    assert parse_srun(["-n=4", "x"]).argv() == ["--ntasks==4"]
+    assert parse(["-p=main", "--hold=", "--nice=", "--exclusive"], SLURMJOB) == {
+        "partition": "main",
+        "hold": None,
+        "nice": None,
+        "exclusive": None,
+    }
+    assert parse(["--nice", "10", "--exclusive", "-n4"], SLURMJOB) == {"nice": "10", "exclusive": None, "ntasks": "4"}
+    with pytest.raises(UsageError, match="--partition takes a value"):
+        check_slurmjob(parse(["-p=", "--hold"], SLURMJOB))
+
+
 def test_options_of_a_slurmjob_that_are_not_known() -> None:
     assert parse(["--switches=1@5", "--requeue", "-J", "name", "-n4", "-p=main"], SLURMJOB) == {
         "switches": "1@5",
