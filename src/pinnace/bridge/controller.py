@@ -16,13 +16,12 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.backend import UnreachableError
 from pinnace.bridge.connections import Policy, Slurms
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
 from pinnace.bridge.slurmjob import Job
-from pinnace.errors import PinnaceError
+from pinnace.errors import PinnaceError, SlurmUnreachableError
 from pinnace.kube.client import Api, ApiError
 from pinnace.kube.lease import Lease
 from pinnace.kube.watch import Changed, Listed, watch
@@ -378,7 +377,7 @@ class Controller:
         tried = self._tries[key] = self._tries.get(key, 0) + 1
         usual = isinstance(error, ApiError) and error.code in {http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND}
         often = tried > LOGGED and tried % 60
-        if not usual and not often and not isinstance(error, UnreachableError):  # of that the object itself tells
+        if not usual and not often and not isinstance(error, SlurmUnreachableError):  # of that the object itself tells
             log.warning("%s %s: %s", *key, printable(str(error)) or type(error).__name__)
         self._work.add(key, RETRY[min(tried, len(RETRY)) - 1])
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from pinnace.kube.client import Api
     from pinnace.podjobs.reconciler import Action, Memory
-    from pinnace.slurm.commands import Accounted, Slurm
+    from pinnace.slurm.commands import Slurm
+    from pinnace.slurm.jobs import AccountedJob
     from pinnace.slurm.states import JobState
     from pinnace.spec import ClusterSpec
 
@@ -243,7 +244,7 @@ class Hands:
         now = time.monotonic()
         self.memory.next_accounting = now + max(SACCT_INTERVAL, now - begun)
 
-    def _ended(self, row: Accounted) -> reconciler.Ended:
+    def _ended(self, row: AccountedJob) -> reconciler.Ended:
         claims = (claimed(row.comment, self.spec.name), submitted_for(row.submit_line, self.spec.name))
         return reconciler.Ended(state=row.state, claims=frozenset(filter(None, claims)))
 

@@ -31,8 +31,8 @@ from pinnace.podjobs.pod_status import is_terminal
 from pinnace.podjobs.reconciler import MARK, NUMBER, Memory, Submit, World, is_ours, plan
 from pinnace.podjobs.settings import Settings
 from pinnace.podjobs.submission import claimed, submission
-from pinnace.slurm.commands import Slurm, submission_environment
-from pinnace.slurm.states import Phase
+from pinnace.slurm.commands import Slurm
+from pinnace.slurm.variables import submission_environment
 from pinnace.spec import ClusterSpec, NodeRecord
 from pinnace.spec.records import indices
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pinnace.kube.access import Access
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
 
     Object = dict[str, Any]
 
@@ -68,8 +68,8 @@ class Service:
         self.memory = Memory()
         self.backlog = Backlog()
         self.known: dict[str, dict[str, Object]] = {}
-        self.jobs: list[Job] | None = None
         self.files: dict[int, NodeRecord] = {}  # as they were when Slurm was asked
+        self.jobs: list[QueuedJob] | None = None
         self.asked = 0.0
         self.next_look = 0.0
         self.said = 0.0
@@ -129,13 +129,13 @@ class Service:
         if now < self.next_look:
             return
         try:
-            jobs = [job for job in self.slurm.squeue() if claimed(job.comment, self.spec.name)]
+            jobs = self.slurm.squeue(ours=lambda comment: claimed(comment, self.spec.name) is not None)
         except (PinnaceError, ValueError) as error:
             log.warning("squeue: %s", error)
-            self.jobs, self.next_look = None, now + refusals.PAUSE
+            self.jobs, self.next_look = None, now + refusals.UNREACHABLE_PAUSE
             return
         self.jobs, self.asked, self.files = jobs, now, self._files()
-        matter = any(job.state.phase is not Phase.ENDED for job in jobs) or any(
+        matter = any(job.state.is_alive for job in jobs) or any(
             is_ours(pod) and not is_terminal(pod) for pod in self.known[PODS].values()
         )
         self.next_look = now + (BUSY if matter or self.files else IDLE)
@@ -197,7 +197,7 @@ class Service:
             log.warning("%s", error)
 
     def _room(self) -> int:
-        alive = sum(job.state.phase is not Phase.ENDED for job in self.jobs or ())
+        alive = sum(job.state.is_alive for job in self.jobs or ())
         newer = sum(when >= self.asked for when in self.memory.submitted.values())
         most = min(self.settings.max_jobs, self.spec.ranges.last_index - self.provisioning.standing + 1)
         return most - alive - newer - len(self.memory.submitting)
@@ -248,12 +248,12 @@ class Service:
         if result is None or isinstance(result, int):
             return
         log.warning("%s/%s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], result)
-        kind = refusals.kind(result)
-        if kind is refusals.Kind.NOT_NOW:
-            self.memory.hold = now + refusals.PAUSE
-        if kind is refusals.Kind.FULL:
-            self.memory.hold = now + refusals.FULL_PAUSE
-        if kind is refusals.Kind.NEVER:
+        refusal = refusals.refusal_of(result)
+        if refusal is refusals.Refusal.TRANSIENT:
+            self.memory.hold = now + refusals.UNREACHABLE_PAUSE
+        if refusal is refusals.Refusal.SUBMIT_LIMIT:
+            self.memory.hold = now + refusals.SUBMIT_LIMIT_PAUSE
+        if refusal is refusals.Refusal.PERMANENT:
             self.memory.refuse(uid, now)
         self.memory.due[uid] = max(self.memory.due.get(uid, 0.0), self.memory.hold, now + BUSY)
         if isinstance(result, PinnaceError):

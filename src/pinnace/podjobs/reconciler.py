@@ -22,11 +22,12 @@ from pinnace.controlplane.placement import SCHEDULER
 from pinnace.podjobs import pod_status
 from pinnace.podjobs.submission import claimed
 from pinnace.slurm.states import JobState, Phase
+from pinnace.slurm.times import format_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
     from pinnace.spec import NodeRecord
 
 Object = dict[str, Any]
@@ -188,7 +189,7 @@ class World:
     cluster: str
     pods: Mapping[str, Object]  # by uid
     nodes: Mapping[str, Object]  # those that have joined, by name
-    jobs: Sequence[Job] | None
+    jobs: Sequence[QueuedJob] | None
     asked: float
     files: Mapping[int, NodeRecord]  # of those that have joined, by index
 
@@ -223,10 +224,10 @@ class _Pass:
     def __init__(self, world: World, memory: Memory, now: float, room: int) -> None:
         self.world, self.memory, self.now, self.room = world, memory, now, room
         self.jobs = {job.id: job for job in world.jobs or ()}
-        self.claims: dict[str, list[Job]] = {}
+        self.claims: dict[str, list[QueuedJob]] = {}
         for job in world.jobs or ():
             claim = claimed(job.comment, world.cluster)
-            if claim and job.state.phase is not Phase.ENDED:
+            if claim and job.state.is_alive:
                 self.claims.setdefault(claim, []).append(job)
         self.unknown: set[int] = set()  # jobs that have ended, nobody here knows how
 
@@ -253,7 +254,7 @@ class _Pass:
         known = self.jobs.get(job)
         if known is None:
             return self.world.asked > self.memory.since.setdefault(f"missing {job}", self.now) + SURE
-        return known.state.phase is Phase.ENDED and known.state is not JobState.COMPLETING
+        return known.state.has_ended
 
     def _state(self, job: int, uid: str = "") -> JobState | None:
         """How a job ended, if it is proven to have been for this pod; without one, for anything of this cluster.
@@ -266,7 +267,7 @@ class _Pass:
         proven = uid in ended.claims if uid else bool(ended.claims)
         return ended.state if proven else None
 
-    def _of_queue(self, job: Job) -> Ended:
+    def _of_queue(self, job: QueuedJob) -> Ended:
         claim = claimed(job.comment, self.world.cluster)
         return Ended(state=job.state, claims=frozenset([claim] if claim else []))
 
@@ -343,7 +344,7 @@ class _Pass:
             self.room -= 1
             yield Submit(pod=pod)
 
-    def _queued(self, uid: str, pod: Object, jobs: list[Job]) -> Iterator[Action]:
+    def _queued(self, uid: str, pod: Object, jobs: list[QueuedJob]) -> Iterator[Action]:
         first, *doubles = jobs
         for double in doubles:
             yield Cancel(jobs=(double.id,), why=f"job {first.id} is for the same pod")
@@ -352,7 +353,7 @@ class _Pass:
         if first.state.phase is Phase.WAITING:
             self.memory.since.pop(f"joining {uid}", None)
             why = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason})"
-            text = f"{why}, expected to start {first.start}" if first.start else why
+            text = f"{why}, expected to start {format_local(first.start)}" if first.start else why
             told = self.memory.told.get(uid, "")
             recently = self.now - self.memory.since.get(f"told {uid}", 0.0) < RETELL
             if told != text and not (recently and told.startswith(why)):

@@ -12,7 +12,8 @@ from pinnace.errors import SlurmError
 from pinnace.kube.client import ApiError
 from pinnace.podjobs.actions import Hands, Kubernetes
 from pinnace.podjobs.reconciler import NOT_KNOWN, AskAccounting, Ended, Memory
-from pinnace.slurm.commands import Accounted, Slurm
+from pinnace.slurm.commands import Slurm
+from pinnace.slurm.jobs import AccountedJob
 from pinnace.slurm.states import JobState
 from unit.podjobs.samples import CLUSTER, pod
 
@@ -43,19 +44,20 @@ class FakeApi:
 class FakeSlurm(Slurm):
     """Has an accounting, or none, and counts the questions."""
 
-    def __init__(self, *rows: Accounted, fails: bool = False) -> None:
+    def __init__(self, *rows: AccountedJob, fails: bool = False) -> None:
         self.rows, self.fails = rows, fails
         self.asked: list[tuple[int, ...]] = []
 
-    def sacct(self, *jobs: int) -> list[Accounted]:
+    def sacct(self, *jobs: int, since: str = "", steps: bool = False) -> list[AccountedJob]:
+        assert (since, steps) == ("", False)
         self.asked.append(jobs)
         if self.fails:
             raise SlurmError("sacct: Slurm accounting storage is disabled")
         return list(self.rows)
 
 
-def accounted(number: int, *, comment: str = "", submit_line: str = "") -> Accounted:
-    return Accounted(id=number, state=JobState.FAILED, comment=comment, submit_line=submit_line)
+def accounted(number: int, *, comment: str = "", submit_line: str = "") -> AccountedJob:
+    return AccountedJob(id=number, state=JobState.FAILED, comment=comment, submit_line=submit_line)
 
 
 def ask(slurm: Slurm, *jobs: int) -> Memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +38,14 @@ from pinnace.spec import NodeRecord, NodeState
 from unit.podjobs.samples import CLUSTER, job, pod
 
 if TYPE_CHECKING:
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
 
 NOW = 1000.0
 
 
 def world(
     *pods: dict[str, Any],
-    jobs: list[Job] | None = None,
+    jobs: list[QueuedJob] | None = None,
     nodes: list[dict[str, Any]] | None = None,
     files: dict[int, NodeRecord] | None = None,
     asked: float = NOW - 0.5,
@@ -133,8 +134,11 @@ def test_a_pod_says_why_it_waits_once() -> None:
     assert plan(queued, memory, NOW, room=5) == []
 
 
+NOON = int(dt.datetime(2026, 1, 1, 12).astimezone().timestamp())  # here: what users are shown is local time
+
+
 def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
-    def guessed(start: str, reason: str = "Priority") -> World:
+    def guessed(start: int, reason: str = "Priority") -> World:
         return world(body, jobs=[replace(job(7, JobState.PENDING, reason=reason), start=start)])
 
     def told(state: World, now: float) -> list[str]:
@@ -143,10 +147,12 @@ def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
         return texts
 
     body, memory = pod(job=7), Memory()
-    assert told(guessed("12:00"), NOW) == ["job 7 is pending in main (Priority), expected to start 12:00"]
-    assert told(guessed("12:01"), NOW + 1) == []
-    assert told(guessed("12:02"), NOW + RETELL + 1) == ["job 7 is pending in main (Priority), expected to start 12:02"]
-    assert told(guessed("12:02", "Resources"), NOW + RETELL + 2) != []
+    assert told(guessed(NOON), NOW) == ["job 7 is pending in main (Priority), expected to start 2026-01-01T12:00:00"]
+    assert told(guessed(NOON + 60), NOW + 1) == []
+    assert told(guessed(NOON + 120), NOW + RETELL + 1) == [
+        "job 7 is pending in main (Priority), expected to start 2026-01-01T12:02:00"
+    ]
+    assert told(guessed(NOON + 120, "Resources"), NOW + RETELL + 2) != []
 
 
 def test_a_job_whose_node_does_not_come_is_ended() -> None:
