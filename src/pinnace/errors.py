@@ -7,6 +7,7 @@
     │   ├── UnreachableError  the place to download from does not answer
     │   └── ToolchainError    something that a build needs is missing on this machine
     ├── SlurmError            Slurm refused, or does not answer; in its own words
+    ├── ApiError              the Kubernetes API refused a request; in its own words
     ├── ImageError            an image is damaged, has no name, or is none
     │   └── RegistryError     a registry cannot be reached, or refuses
     ├── ClusterError          a cluster cannot be started, found or used
@@ -19,6 +20,7 @@ Only ``pinnace.cli`` prints them; everything below raises.
 from __future__ import annotations
 
 __all__ = [
+    "ApiError",
     "ChecksumError",
     "ClusterError",
     "ComponentError",
@@ -69,6 +71,14 @@ class ToolchainError(ComponentError):
 
 class SlurmError(PinnaceError):
     """Slurm refused, or does not answer; in its own words."""
+
+
+class ApiError(PinnaceError):
+    """The Kubernetes API refused a request: the HTTP status ``code``, and its own words."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
 
 
 class ImageError(PinnaceError):

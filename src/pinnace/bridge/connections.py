@@ -23,8 +23,7 @@ from pinnace.bridge.commandline import CommandLine
 from pinnace.bridge.observer import Observer
 from pinnace.bridge.policy import EVERY, Policy
 from pinnace.bridge.rest import Rest
-from pinnace.errors import PinnaceError, SlurmError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, PinnaceError, SlurmError
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:

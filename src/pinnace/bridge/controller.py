@@ -22,8 +22,8 @@ from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
 from pinnace.bridge.slurmjob import Job
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import Api, ApiError
+from pinnace.errors import ApiError, PinnaceError
+from pinnace.kube.client import API_UNREACHABLE, Api
 from pinnace.kube.lease import Lease
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.validation import printable
@@ -173,8 +173,7 @@ class Controller:
         """Make the kinds known to the API, or bring them up to date, and wait until they are served."""
         for body in definitions():
             if body["metadata"]["name"] in self._resources:
-                path = f"{CRDS}/{body['metadata']['name']}?fieldManager=pinnace-bridge&force=true"
-                self.api().request("PATCH", path, body, content_type="application/apply-patch+yaml")
+                self.api().apply(f"{CRDS}/{body['metadata']['name']}", body, manager="pinnace-bridge")
         deadline = time.monotonic() + CRD_LIMIT
         for resource in self._kinds:
             while not self._is_served(resource):
@@ -355,7 +354,7 @@ class Controller:
                 self._tries.pop(key, None)
                 if delay is not None:
                     self._work.add(key, delay)
-            except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
+            except (PinnaceError, *API_UNREACHABLE) as error:
                 self._again(key, error)
             except Exception as error:  # noqa: BLE001 - one object that we do not understand must not stop the others
                 if key not in self._tries:  # once: a tenant could fill the log

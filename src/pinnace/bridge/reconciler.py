@@ -44,8 +44,8 @@ from pinnace.bridge.slurmjob import (
     usage,
     with_condition,
 )
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import ApiError, timestamp
+from pinnace.errors import ApiError, PinnaceError
+from pinnace.kube.client import ignoring, timestamp
 from pinnace.slurm.states import JobState, Phase
 from pinnace.validation import plain, printable
 
@@ -160,6 +160,8 @@ class Reconciler:
             raise Waiting(SOON) from error
         except (UnreachableError, S3PassingError) as error:
             raise UnreachableError(error.message) from error
+        except ApiError:
+            raise  # tried again: it says nothing of the job
         except PinnaceError as error:
             self._finish(job, succeeded=False, reason="Rejected", message=error.message, state=FAILED)
             return
@@ -193,6 +195,8 @@ class Reconciler:
         log.info("%s: found again as job %d", job.key, number)
         try:
             submission = self._submission(job, connection.backend)
+        except ApiError:
+            raise
         except PinnaceError:  # its script or its variables have gone meanwhile: it runs all the same
             self._patch(job, {"attempt": job.attempt, "jobID": number, "state": str(JobState.PENDING)})
         else:
@@ -393,6 +397,8 @@ class Reconciler:
         except (S3PassingError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
             raise Waiting(LATER) from error
+        except ApiError:
+            raise
         except PinnaceError as error:
             failure = error.message
         reason = "Failed" if failure else "Collected"
@@ -426,7 +432,8 @@ class Reconciler:
         abandoned = job.metadata.get("annotations", {}).get(ABANDON) == "true"
         if not abandoned and not job.finished and (job.intent or job.id is not None):  # a note can be taken off
             self._cancel(job)
-        self._tolerating_gone(lambda: self._without_finalizer(job))
+        with ignoring(http.HTTPStatus.NOT_FOUND):
+            self._without_finalizer(job)
 
     def _without_finalizer(self, job: Job) -> Job:
         """What Slurm has no more part in may go at any time, with us or without."""
@@ -491,16 +498,7 @@ class Reconciler:
         return Job(body)
 
     def _delete(self, job: Job) -> None:
-        body = {"preconditions": {"uid": job.uid}}
-        self._tolerating_gone(lambda: self.api.request("DELETE", job.path(), body))
-
-    @staticmethod
-    def _tolerating_gone(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except ApiError as error:
-            if error.code != http.HTTPStatus.NOT_FOUND:
-                raise
+        self.api.delete_if_there(job.path(), {"preconditions": {"uid": job.uid}})
 
 
 def default_directory(job: Job, backend: Backend) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.errors import ClusterError
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +101,7 @@ class Workload:
                 for pod in pods:
                     self._follow_containers(pod, line)
                 code = self._verdict(pods, stays=self.endless or enough is not None)
-            except (OSError, http.client.HTTPException):
+            except API_UNREACHABLE:
                 still_there()
                 code = None
             if code is not None:
@@ -170,7 +169,7 @@ class Workload:
     def _follow_one(self, namespace: str, pod: str, container: str, line: Line) -> None:
         api = Api(self.kubeconfig, timeout=30.0)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&follow=true"
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             for text in api.stream(path):
                 line(f"{pod}/{container}", text)
 

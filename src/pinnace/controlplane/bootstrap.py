@@ -5,7 +5,6 @@ The controller-manager would make some of it too, seconds later.
 
 from __future__ import annotations
 
-import http.client
 import subprocess
 import time
 from ipaddress import IPv4Address
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
 from pinnace.controlplane.placement import placement_objects
 from pinnace.controlplane.podsecurity import restriction_objects
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, Api
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +49,7 @@ def create_all(api: Api, objects: Iterable[tuple[str, Object]], *, until: float)
             try:
                 api.create(path, body)
                 break
-            except (ApiError, OSError, http.client.HTTPException):
+            except API_FAILURES:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.02)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.bootstrap import is_ready
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, Api
 
 if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
@@ -26,7 +25,7 @@ def delete_pods(node: NodeSpec) -> None:
             api.request("DELETE", f"/api/v1/namespaces/{namespace}/pods")
         while _some_run(api) and time.monotonic() < deadline:
             time.sleep(0.05)
-    except (ApiError, OSError, http.client.HTTPException):
+    except API_FAILURES:
         wait_for_containers()  # nobody can be asked: they end by themselves, or with the node
 
 

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, PinnaceError
+from pinnace.kube.client import API_UNREACHABLE
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Lease:
 
     def release(self) -> None:
         """Let the next one begin at once."""
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException, PinnaceError):
+        with contextlib.suppress(PinnaceError, *API_UNREACHABLE):
             if self._tried() == self._me:
                 self._write("")
 
@@ -84,7 +84,7 @@ class Lease:
         """Take or renew it, if we may. Who has it now; nobody if that is not known."""
         try:
             self._holder = self._claimed() or self._holder
-        except (OSError, http.client.HTTPException) as error:
+        except API_UNREACHABLE as error:
             log.warning("Lease of namespace %s: %s", self._namespace, error or type(error).__name__)
             return ""
         except ApiError as error:

@@ -6,7 +6,6 @@ time, whether or not something was missed.
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import threading
@@ -15,8 +14,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import Api, ApiError
+from pinnace.errors import ApiError, PinnaceError
+from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.nesting import DEEPEST, is_too_deep, loads
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _rounds(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], N
         begun = time.monotonic()
         try:
             _round(api, kind, path, tell, usable)
-        except (ApiError, OSError, http.client.HTTPException, ValueError) as error:
+        except (*API_FAILURES, ValueError) as error:
             log.warning("watching %s: %s", kind, error or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - an answer that we do not understand is asked for again, as any other
             log.warning("watching %s: %r", kind, error)

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pinnace.errors import SlurmError
-from pinnace.kube.client import ApiError, timestamp
+from pinnace.errors import ApiError, SlurmError
+from pinnace.kube.client import timestamp
 from pinnace.podjobs import pod_status, reconciler
 from pinnace.podjobs.reconciler import NOT_KNOWN
 from pinnace.podjobs.submission import claimed, submitted_for

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import logging
 import os
 import queue
@@ -21,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import PinnaceError, SlurmError, UsageError
-from pinnace.kube.client import Api, ApiError, timestamp
+from pinnace.errors import ApiError, PinnaceError, SlurmError, UsageError
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
 from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
 from pinnace.podjobs import elastic, head_access, reconciler, refusals
 from pinnace.podjobs.actions import Hands, Kubernetes
@@ -195,7 +194,7 @@ class Service:
         """What does not succeed is found to be undone at the next look."""
         try:
             work()
-        except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
+        except (PinnaceError, *API_UNREACHABLE) as error:
             log.warning("%s", error)
 
     def _room(self) -> int:
@@ -258,7 +257,7 @@ class Service:
         if kind is refusals.Kind.NEVER:
             self.memory.refuse(uid, now)
         self.memory.due[uid] = max(self.memory.due.get(uid, 0.0), self.memory.hold, now + BUSY)
-        if isinstance(result, PinnaceError):
+        if isinstance(result, PinnaceError) and not isinstance(result, ApiError):  # that may be no matter of the pod
             text = f"{result.message} {result.hint}".strip()
             if self.memory.told.get(uid) != text:
                 self.memory.told[uid] = text
@@ -276,7 +275,7 @@ def wait_for_api(spec: ClusterSpec) -> Access:
     deadline = time.monotonic() + HEAD_LIMIT
     while time.monotonic() < deadline:
         if access := head_access.access(spec):
-            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+            with contextlib.suppress(*API_FAILURES):
                 Api(access, timeout=2.0).get("/api/v1/nodes?limit=1")
                 return access
         time.sleep(HEAD_PAUSE)

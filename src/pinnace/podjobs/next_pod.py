@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import SCHEDULER
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, PinnaceError
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE
 from pinnace.podjobs import pod_status
 from pinnace.podjobs.actions import Kubernetes
 from pinnace.podjobs.reconciler import NUMBER
@@ -73,7 +73,7 @@ class Succession:
         """Take a pod like this one that waits, if it is not too late. It may not have been made yet."""
         if not self.open:
             return None
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             if self.owners is None:
                 self.owners = Kubernetes(self.api).owners(pod)
             kind = self._likeness(pod)
@@ -115,6 +115,6 @@ class Succession:
         """Let Slurm and the pod say where it runs. Nothing depends on it."""
         words = [comment(self.node.cluster.name, pod, self.owners or ())]
         words += ["after", *self.before] if self.before else []
-        with contextlib.suppress(PinnaceError, ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(PinnaceError, *API_UNREACHABLE):
             Slurm().rename(int(self.job), pod["metadata"]["name"], " ".join(words))
             Kubernetes(self.api).event(pod, "Normal", "Followed", f"runs in job {self.job}, which had room for it")

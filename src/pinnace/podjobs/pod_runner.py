@@ -24,7 +24,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pinnace.kube.client import Api, ApiError, timestamp
+from pinnace.errors import ApiError
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.podjobs import head_access, pod_status
 from pinnace.podjobs.actions import Kubernetes
@@ -103,7 +104,7 @@ class Tenancy:
                 last = self._live(last)
                 pod = self._following(last)
         for earlier in before:
-            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+            with contextlib.suppress(*API_FAILURES):
                 self._live(Kubernetes(self.api).current(earlier))
         code = container_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
@@ -150,7 +151,7 @@ class Tenancy:
         for found in heard.objects:
             if found["metadata"]["uid"] == uid:
                 return found
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):  # the list may be older than the pod
+        with contextlib.suppress(*API_FAILURES):  # the list may be older than the pod
             return Kubernetes(self.api).current(pod)
         return pod
 
@@ -161,7 +162,7 @@ def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
         pod = Api(_access(cluster)).get(tenant.path)
     except ApiError as error:
         return error.code != http.HTTPStatus.NOT_FOUND
-    except (OSError, http.client.HTTPException):
+    except API_UNREACHABLE:
         return True
     return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
 
@@ -210,7 +211,7 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
         except ApiError as error:
             if error.code == http.HTTPStatus.NOT_FOUND:
                 return None
-        except (OSError, http.client.HTTPException):
+        except API_UNREACHABLE:
             pass
         else:
             if pod["metadata"]["uid"] != tenant.uid:
@@ -226,7 +227,7 @@ def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> No
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
             path = f"/api/v1/namespaces/{tenant.namespace}/persistentvolumeclaims/{name}"
-            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+            with contextlib.suppress(*API_FAILURES):
                 claim = api.get(path)
                 if claim["status"].get("phase") == "Pending":
                     api.patch(path, {"metadata": {"annotations": {SELECTED: node}}})
@@ -236,12 +237,12 @@ def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> No
 
 def _set_deadline(api: Api, tenant: Tenant) -> None:
     """Let the kubelet end the pod: its time is up."""
-    with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+    with contextlib.suppress(*API_FAILURES):
         metadata = {"uid": tenant.uid, "annotations": {pod_status.EVICTED: "true"}}
         api.patch(tenant.path, {"metadata": metadata, "spec": {"activeDeadlineSeconds": 1}})
 
 
 def _retire(api: Api, node: NodeSpec) -> None:
     """From now on the archive answers for this node. The provisioner does the same for nodes that were killed."""
-    with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+    with contextlib.suppress(*API_FAILURES):
         Kubernetes(api).set_node_status(node.name, retirement(str(node.cluster.ranges.node(HEAD)), timestamp()))

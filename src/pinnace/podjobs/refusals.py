@@ -14,8 +14,7 @@ import socket
 import ssl
 from enum import StrEnum
 
-from pinnace.errors import SlurmError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, SlurmError
 
 PAUSE = 2.0  # seconds for which nothing is submitted while slurmctld does not answer
 FULL_PAUSE = 5.0  # seconds for which nothing is submitted once the site's limit is reached

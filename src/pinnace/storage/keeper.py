@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pinnace.kube.client import ApiError, timestamp
+from pinnace.kube.client import ignoring, timestamp
 from pinnace.storage import claims
 from pinnace.storage.directories import VolumeNameError, volume_name
 
@@ -126,10 +126,7 @@ def name_for(claim: Object) -> str:
 def let_go(api: Api, volume: Object) -> None:
     """Delete a volume's object. Our finalizer goes last."""
     path = f"/api/v1/persistentvolumes/{volume['metadata']['name']}"
-    try:
+    with ignoring(http.HTTPStatus.NOT_FOUND):
         left = api.request("DELETE", path)
         if claims.FINALIZER in left["metadata"].get("finalizers", ()):
             api.patch(path, claims.without_finalizer(left))
-    except ApiError as error:
-        if error.code != http.HTTPStatus.NOT_FOUND:
-            raise

@@ -10,7 +10,6 @@ when it died is found again when it starts.
 from __future__ import annotations
 
 import argparse
-import http.client
 import logging
 import queue
 import threading
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinnace.controlplane.objects import SCRATCH, SHARED
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
 from pinnace.storage.claims import Pool
 from pinnace.storage.directories import Directories
@@ -118,7 +117,7 @@ class Provisioner:
                 elif kind == CLAIMS and name in claims:
                     for hand in self.hands:
                         hand.claim(claims[name], volumes.get(volume_of(claims[name])))
-            except (ApiError, OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            except (*API_FAILURES, ValueError, KeyError) as error:
                 log.warning("%s %s: %r", kind, name, error)
                 tried = self.tries[what] = self.tries.get(what, 0) + 1
                 self.due[what] = now + RETRY[min(tried, len(RETRY)) - 1]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pinnace.errors import SlurmError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, SlurmError
 from pinnace.podjobs.actions import Hands, Kubernetes
 from pinnace.podjobs.reconciler import NOT_KNOWN, AskAccounting, Ended, Memory
 from pinnace.slurm.commands import Accounted, Slurm

@@ -7,8 +7,7 @@ import http.client
 
 import pytest
 
-from pinnace.errors import SlurmError, UsageError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, SlurmError, UsageError
 from pinnace.podjobs.refusals import Kind, kind
 
 POLICY = (

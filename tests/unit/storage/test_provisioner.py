@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinnace.controlplane.objects import SCRATCH, SHARED
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError
 from pinnace.kube.watch import Changed, Listed
 from pinnace.storage.claims import SELECTED_NODE, Pool, volume_for
 from pinnace.storage.directories import Directories
