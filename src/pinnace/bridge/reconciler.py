@@ -42,10 +42,10 @@ from pinnace.bridge.slurmjob import (
     output_path,
     seconds_of,
     usage,
-    with_condition,
 )
 from pinnace.errors import ApiError, PinnaceError
 from pinnace.kube.client import ignoring, timestamp
+from pinnace.kube.conditions import with_condition
 from pinnace.slurm.states import JobState, Phase
 from pinnace.validation import plain, printable
 

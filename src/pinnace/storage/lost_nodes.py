@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import SCRATCH
+from pinnace.kube import nodes
 from pinnace.storage import claims
 from pinnace.storage.claims import Pool
 from pinnace.storage.keeper import let_go
@@ -49,4 +50,4 @@ class Departed:
             let_go(self.api, volume)
 
     def _is_gone(self, node: str) -> bool:
-        return self.api.get_or_none(f"/api/v1/nodes/{node}") is None
+        return self.api.get_or_none(nodes.path(node)) is None

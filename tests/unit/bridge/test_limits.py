@@ -1,4 +1,4 @@
-"""Servers that answer slowly, endlessly or with secrets of others; rows that are forged; queues that are flooded."""
+"""Servers that answer slowly, endlessly or with secrets of others; rows that are forged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import contextlib
 import http.server
 import json
-import queue
 import socket
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import pytest
 
 from pinnace.bridge import commandline, rest
 from pinnace.bridge.backend import Report, UnreachableError, tag_in
-from pinnace.bridge.controller import OF_ONE, Work
 from pinnace.bridge.crds import definitions
 from pinnace.bridge.observer import Observer, Watched
 from pinnace.bridge.policy import Endpoint
@@ -233,52 +231,8 @@ def test_a_token_that_ended_long_ago(when: str) -> None:
         rest.Rest(Endpoint.parse("127.0.0.1:1"), "alice", f"a.{payload}.c").jobs()
 
 
-def test_namespaces_take_turns() -> None:
-    work = Work()
-    for number in range(10_000):
-        work.add(("kind", f"flood/{number}"))
-    work.add(("kind", "other/1"))
-    taken = [work.take() for _ in range(2)]
-    assert ("kind", "other/1") in taken
-    more = [work.take() for _ in range(OF_ONE - 1)]
-    assert all(key[1].startswith("flood/") for key in more)
-    # All workers that one namespace may have are busy with it: the next is for others.
-    waiting = threading.Thread(target=lambda: taken.append(work.take()), daemon=True)
-    waiting.start()
-    waiting.join(0.3)
-    assert waiting.is_alive()
-    work.add(("kind", "other/2"))
-    waiting.join(10)
-    assert taken[-1] == ("kind", "other/2")
-    work.done(more[0])
-    assert work.take()[1].startswith("flood/")
-
-
-@pytest.mark.parametrize("delay", [1e15, 9.2e18, float("inf")])
-def test_a_delay_has_a_limit(delay: float) -> None:
-    work, taken = Work(), queue.Queue[object]()
-    work.add(("kind", "a/later"), delay)
-    threading.Thread(target=lambda: taken.put(work.take()), daemon=True).start()
-    with pytest.raises(queue.Empty):
-        taken.get(timeout=0.3)
-    work.add(("kind", "a/now"))
-    assert taken.get(timeout=10) == ("kind", "a/now")
-
-
 def test_what_can_be_said_at_most() -> None:
     specs = [body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] for body in definitions()]
     fields = specs[0]["properties"] | specs[1]["properties"]
     for name in ("ttlSecondsAfterFinished", "updateIntervalSeconds", "updateinterval"):
         assert fields[name]["maximum"] < 1 << 31
-
-
-def test_what_changes_meanwhile_is_looked_at_again() -> None:
-    work = Work()
-    work.add(("kind", "a/1"))
-    assert work.take() == ("kind", "a/1")
-    work.add(("kind", "a/1"))
-    work.add(("kind", "a/1"))
-    work.add(("kind", "a/2"))
-    assert work.take() == ("kind", "a/2")
-    work.done(("kind", "a/1"))
-    assert work.take() == ("kind", "a/1")
