@@ -14,8 +14,9 @@ import click
 from pinnace.cli.naming import pick
 from pinnace.cluster.joining import joined
 from pinnace.cluster.slurm_pod import Wish, manifest, wish
-from pinnace.cluster.workload import Workload, exit_code
+from pinnace.cluster.workload import Workload
 from pinnace.errors import ApiError, ClusterError, UsageError
+from pinnace.kube import pods
 from pinnace.kube.access import Access
 from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api
 from pinnace.slurm import host_name
@@ -83,8 +84,8 @@ def _follow(api: Api, wanted: Wish) -> int:
             if time.monotonic() - missed > LOST_LIMIT:
                 raise ClusterError(f"the cluster does not answer any more: {error}") from error
         else:
-            if found["status"].get("phase") in {"Succeeded", "Failed"}:
-                return exit_code([found])
+            if pods.is_terminal(found):
+                return pods.last_exit_code([found])
         time.sleep(POLL)
 
 

@@ -34,10 +34,10 @@ from pinnace.cluster.directory import (
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.cluster.restricting import restriction
 from pinnace.components.store import explain_no_space
-from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
 from pinnace.errors import ApiError, ClusterError, SlurmError
 from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.nodes import is_ready
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs.submission import claimed
 from pinnace.sandbox.linux import die_with_parent

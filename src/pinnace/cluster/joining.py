@@ -12,9 +12,9 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
 from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.nodes import is_ready
 from pinnace.removal import remove_tree
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm import host_name

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pinnace.podjobs.reconciler import AskAccounting, Cancel, Forget, FreeIndex, Retire
+from pinnace.podjobs.actions import AskAccounting, Cancel, Forget, FreeIndex, Retire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinnace.podjobs.reconciler import Action
+    from pinnace.podjobs.actions import Action
 
     Subject = tuple[str, object]
 
-MOST = 100  # actions in one pass
+MAX_ACTIONS = 100  # actions in one pass
 
 
 @dataclass(kw_only=True)
@@ -31,8 +31,8 @@ class Backlog:
         """What is to be done now of all that can be."""
         places = {what: place for place, what in enumerate(self.waiting)}
         ordered = sorted(actions, key=lambda action: places.get(subject(action), len(places)))
-        self.waiting = [subject(action) for action in ordered[MOST:]]
-        return ordered[:MOST]
+        self.waiting = [subject(action) for action in ordered[MAX_ACTIONS:]]
+        return ordered[:MAX_ACTIONS]
 
 
 def subject(action: Action) -> Subject:

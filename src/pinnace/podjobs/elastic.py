@@ -13,10 +13,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import SlurmError
+from pinnace.kube import conditions
+from pinnace.kube.pods import is_terminal
 from pinnace.kube.quantities import quantity
 from pinnace.kube.resources import MEMORY, needs
 from pinnace.podjobs import flags, refusals
-from pinnace.podjobs.pod_status import is_terminal
 from pinnace.podjobs.reconciler import ELASTIC, is_ours, job_of_node
 from pinnace.podjobs.submission import GRACE, MIB, claimed, fixed_options, node_script, tag
 from pinnace.slurm.states import Phase
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pinnace.podjobs.actions import Kubernetes
+    from pinnace.podjobs.pod_api import PodApi
     from pinnace.podjobs.reconciler import World
     from pinnace.podjobs.settings import Settings
     from pinnace.slurm.commands import Job, Slurm
@@ -73,10 +74,7 @@ def is_stuck(pod: Object) -> bool:
     """Whether Kubernetes' own scheduler found no node for it."""
     if is_ours(pod) or pod["spec"].get("nodeName"):
         return False
-    return any(
-        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
-        for condition in pod["status"].get("conditions", ())
-    )
+    return bool(conditions.find(pod, "PodScheduled").get("reason") == "Unschedulable")
 
 
 def _requests(container: Object) -> Amounts:
@@ -128,7 +126,7 @@ def busy_nodes(pods: Iterable[Object]) -> set[str]:
 class Elastic:
     """Keeps as many elastic nodes as are needed, between the user's bounds."""
 
-    kubernetes: Callable[[], Kubernetes]
+    pod_api: Callable[[], PodApi]
     slurm: Slurm
     spec: ClusterSpec
     settings: Settings
@@ -193,14 +191,14 @@ class Elastic:
 
     def _cordon(self, node: Object) -> None:
         if not node["spec"].get("unschedulable"):
-            self.kubernetes().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
+            self.pod_api().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
 
     def _drain(self, node: Object, pods: list[Object]) -> None:
         """Before a node's time is over: no more pods, and those that are there go elsewhere in order."""
         self._cordon(node)
         for pod in pods:
             if not pod["metadata"].get("deletionTimestamp") and pod["status"].get("phase") == "Running":
-                self.kubernetes().evict(pod)
+                self.pod_api().evict(pod)
 
     def _join(
         self, jobs: list[Job], ending: set[int], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float

@@ -1,6 +1,6 @@
 """A node that is there for one pod: it takes the pod to itself, and ends when the pod has ended.
 
-A short pod may be followed by others of its kind (see ``podjobs.next_pod``).
+A short pod may be followed by others of its kind (see ``podjobs.reuse``).
 
 Its helper runs beside the agent, on the host's network, and speaks with the API where the head's host offers it. The
 pod is bound before the kubelet runs, so that the kubelet finds it the moment it looks.
@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import ApiError
 from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
+from pinnace.kube.pods import exit_code, has_ended
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.podjobs import head_access, pod_status
-from pinnace.podjobs.actions import Kubernetes
-from pinnace.podjobs.container_status import Notes, container_code, has_ended, is_spent, room_for_two
+from pinnace.podjobs.container_status import ContainerdStatus, fits_twice, is_completed
 from pinnace.podjobs.joining import EVICT, EVICTED
-from pinnace.podjobs.next_pod import Succession, bind
+from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import retirement
+from pinnace.podjobs.reuse import JobReuse, bind
 from pinnace.podjobs.submission import claim_names, tenant_of
 from pinnace.spec import HEAD
 
@@ -54,7 +55,7 @@ SELECTED = "volume.kubernetes.io/selected-node"
 
 def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
-    tenancy = Tenancy(node, turn, Notes(containerd))
+    tenancy = Tenancy(node, turn, ContainerdStatus(containerd))
     signal.signal(EVICT, tenancy.end)
     code = tenancy.run()
     _retire(tenancy.api, node)
@@ -67,15 +68,15 @@ def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[i
 class Tenancy:
     """The pods of a node: the one that it was made for, and those that follow it."""
 
-    def __init__(self, node: NodeSpec, turn: Turn | None, notes: Notes) -> None:
+    def __init__(self, node: NodeSpec, turn: Turn | None, containerd: ContainerdStatus) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
-        self.node, self.tenant, self.turn, self.notes = node, node.tenant, turn, notes
+        self.node, self.tenant, self.turn, self.containerd = node, node.tenant, turn, containerd
         self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
         self.evicted = threading.Event()
-        self.succession = Succession(node, self.api)
+        self.reuse = JobReuse(node, self.api)
 
     def end(self, *_: object) -> None:
         """A signal: the pod is to end, and no other follows."""
@@ -87,16 +88,18 @@ class Tenancy:
         pod = _take(self.api, self.tenant, self.node)
         watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
         if pod and pod["spec"]["nodeName"] != self.node.name:
-            pod = self.succession.follow(pod)
+            pod = self.reuse.bind_next(pod)
         elif pod and has_ended(pod):  # we were started again, and it may have been followed
-            pod = self.succession.present() or pod
+            pod = self.reuse.pod_on_node() or pod
         last, before = pod, []
         while pod:
             if claims := claim_names(pod):
                 work = (Api(self.access), self.node.name, tenant_of(pod), claims)
                 threading.Thread(target=_choose_volumes, args=work, daemon=True).start()
-            early = room_for_two(pod, self.node.share) and self.succession.open
-            last = self._live(pod, partial(is_spent, noted=self.notes.exit_code) if early else has_ended)
+            early = fits_twice(pod, self.node.share) and self.reuse.is_open
+            last = self._live(
+                pod, partial(is_completed, exit_code_of=self.containerd.exit_code) if early else has_ended
+            )
             pod = self._following(last)
             if pod and last:
                 before.append(last)
@@ -105,14 +108,14 @@ class Tenancy:
                 pod = self._following(last)
         for earlier in before:
             with contextlib.suppress(*API_FAILURES):
-                self._live(Kubernetes(self.api).current(earlier))
-        code = container_code(last) if last else 0  # who deletes a pod has not failed
+                self._live(PodApi(self.api).current(earlier))
+        code = exit_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
 
     def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
-        if not last or container_code(last) or self.evicted.is_set():
+        if not last or exit_code(last) or self.evicted.is_set():
             return None
-        return self.succession.follow(last)
+        return self.reuse.bind_next(last)
 
     def _live(
         self, pod: dict[str, Any] | None, done: Callable[[dict[str, Any]], bool] = has_ended
@@ -138,7 +141,7 @@ class Tenancy:
 
     def _patience(self, deadline: float, done: Callable[[dict[str, Any]], bool]) -> float | None:
         """How long to wait for news: what containerd notes has to be looked for, while another pod may still follow."""
-        if done is not has_ended and self.succession.open:
+        if done is not has_ended and self.reuse.is_open:
             return LOOK
         return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
@@ -152,7 +155,7 @@ class Tenancy:
             if found["metadata"]["uid"] == uid:
                 return found
         with contextlib.suppress(*API_FAILURES):  # the list may be older than the pod
-            return Kubernetes(self.api).current(pod)
+            return PodApi(self.api).current(pod)
         return pod
 
 
@@ -245,4 +248,4 @@ def _set_deadline(api: Api, tenant: Tenant) -> None:
 def _retire(api: Api, node: NodeSpec) -> None:
     """From now on the archive answers for this node. The provisioner does the same for nodes that were killed."""
     with contextlib.suppress(*API_FAILURES):
-        Kubernetes(api).set_node_status(node.name, retirement(str(node.cluster.ranges.node(HEAD)), timestamp()))
+        PodApi(api).set_node_status(node.name, retirement(str(node.cluster.ranges.node(HEAD)), timestamp()))

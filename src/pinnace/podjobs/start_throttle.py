@@ -2,7 +2,7 @@
 
 Each takes a core for more than a second. Slurm may begin thirty such jobs at once on one host, and if all started
 together, the first pod would have to wait for the last node. While a job waits for its turn, others may have taken
-its pod (see ``podjobs.next_pod``).
+its pod (see ``podjobs.reuse``).
 
 A node that starts has a mark in its directory on the host's own disk. Whoever has fewer older marks before him than
 there are places, has his turn. Marks of the dead do not count, and go with their directories.
