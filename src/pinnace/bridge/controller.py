@@ -23,7 +23,7 @@ from pinnace.bridge.slurmjob import Job
 from pinnace.errors import ApiError, PinnaceError
 from pinnace.kube.cache import Cache, namespaced_name
 from pinnace.kube.client import API_UNREACHABLE, Api
-from pinnace.kube.lease import Lease
+from pinnace.kube.leader_election import LeaderElection
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.kube.workqueue import WorkQueue, namespace_of
 from pinnace.validation import printable
@@ -78,7 +78,7 @@ class Controller:
         )
         self._predecessors = Predecessors(self.api, self.slurms)
         self._resources = {resource.name: resource for resource in kinds}
-        self._leases: list[Lease] = []
+        self._elections: list[LeaderElection] = []
         self.leading = threading.Event()
 
     def api(self) -> Api:
@@ -122,7 +122,7 @@ class Controller:
             self._release()
 
     def _release(self) -> None:
-        threads = [threading.Thread(target=lease.release, daemon=True) for lease in self._leases]
+        threads = [threading.Thread(target=election.release, daemon=True) for election in self._elections]
         for thread in threads:
             thread.start()
         deadline = time.monotonic() + RELEASE_LIMIT
@@ -134,18 +134,18 @@ class Controller:
 
         Whoever may write Leases in a namespace, or take the bridge's rights there away, only harms that namespace.
         """
-        lease, watching = Lease(self.api, namespace), False
+        election, watching = LeaderElection(self.api, namespace), False
         while True:
             try:
-                lease.acquire()
+                election.acquire()
                 self._led.add(namespace)
                 self.leading.set()
                 if not watching:
-                    self._watch(lease, namespace)
+                    self._watch(election, namespace)
                     watching = True
                 for key in self._keys_of(namespace):
                     self._queue.add(key)
-                lease.hold()
+                election.renew()
             except PinnaceError as error:
                 self._led.discard(namespace)
                 if len(self._namespaces) < 2:
@@ -153,8 +153,8 @@ class Controller:
                 log.warning("namespace %s is left alone: %s", namespace, printable(error.message))
                 time.sleep(LEASE_RETRY_DELAY)
 
-    def _watch(self, lease: Lease, namespace: str) -> None:
-        self._leases.append(lease)
+    def _watch(self, election: LeaderElection, namespace: str) -> None:
+        self._elections.append(election)
         for resource in self._kinds:
             scope = f"{resource.name} {namespace}".strip()
             watch(self._access, scope, self._tell(resource, namespace), path=resource.path(namespace))

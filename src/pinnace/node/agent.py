@@ -91,7 +91,7 @@ def say(text: str) -> None:
 
 
 def serve_tenant(
-    node: NodeSpec, turn: start_throttle.Turn | None, containerd: Path, left: Callable[[int], None]
+    node: NodeSpec, turn: start_throttle.StartSlot | None, containerd: Path, left: Callable[[int], None]
 ) -> None:
     from pinnace.podjobs import pod_runner  # noqa: PLC0415 - it takes a tenth of a second, for which the node need not wait
 
@@ -108,7 +108,7 @@ def serve_ranks(node: NodeSpec, keeper: int) -> None:
     server.serve(node, keeper, listener)
 
 
-def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: start_throttle.Turn) -> bool:
+def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: start_throttle.StartSlot) -> bool:
     """Whether others have taken the pod while its node waited for its turn."""
     if not turn.waited:
         return False
@@ -121,7 +121,7 @@ class Agent:
     """One node, from the host's point of view."""
 
     def __init__(
-        self, node: NodeSpec, turn: start_throttle.Turn | None = None, certificates: Certificates | None = None
+        self, node: NodeSpec, turn: start_throttle.StartSlot | None = None, certificates: Certificates | None = None
     ) -> None:
         self.node = node
         self.turn = turn
@@ -440,7 +440,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
         return 1
     host, name = words.name, words.name
     index: int | None = None if words.join else int(words.index)
-    turn: start_throttle.Turn | None = None
+    turn: start_throttle.StartSlot | None = None
     place: Path | None = None
     try:
         checks.require_clock(spec.made, time.time())
@@ -454,7 +454,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
                 say(refusal)
                 return 1
             if words.pod:
-                turn = start_throttle.take(place, os.getuid(), start_throttle.at_a_time(os.cpu_count() or 1))
+                turn = start_throttle.acquire(place, os.getuid(), start_throttle.max_starting(os.cpu_count() or 1))
                 if came_too_late(spec, words.pod, turn):
                     say(f"other jobs had room for the pod {words.pod.name}")
                     return 0

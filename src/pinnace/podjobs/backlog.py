@@ -1,7 +1,7 @@
-"""What one pass does of a long plan: a part of it; the rest comes first in the next pass.
+"""Limits how many actions of a plan one pass does; the others are the first in the next pass.
 
-A plan is made anew in every pass, and pods of a tenant can have actions in each of them that come to nothing. So what
-was left is remembered, by what it is about and in its order: it is done before all that comes later.
+A plan is made anew in every pass, and pods of a tenant can cause actions in each of them that come to nothing. So the
+backlog remembers the actions that were left, by what they are about and in their order, and puts them before new ones.
 """
 
 from __future__ import annotations

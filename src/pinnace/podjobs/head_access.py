@@ -1,4 +1,4 @@
-"""The way to the API for those of ours who are on a host's network, where Slurm is: through the head's host."""
+"""Access to the API from a host's network, where Slurm is: through the port that the head's host forwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def access(cluster: ClusterSpec) -> Access | None:
-    """None while the head has not said where it is."""
+    """As the provisioner; None while the head has not said where it is."""
     head = read_json(cluster.node_file(HEAD))
     if not head or "api" not in head:
         return None

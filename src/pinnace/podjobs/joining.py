@@ -1,4 +1,4 @@
-"""What a node that joins is called and marked with, and the words between its agent and the one who serves its pod.
+"""The name, labels and taints of a node that joins, and what its agent and its pod runner tell each other.
 
 Apart from ``podjobs.pod_runner``, because the agent starts with this alone: its own start is on the way of every pod.
 """

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinnace.kube.access import Access
-    from pinnace.podjobs.start_throttle import Turn
+    from pinnace.podjobs.start_throttle import StartSlot
     from pinnace.spec import ClusterSpec, NodeSpec, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
@@ -53,7 +53,7 @@ CLAIMS_LIMIT = 60.0  # seconds
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[int], None]) -> None:
+def serve(node: NodeSpec, turn: StartSlot | None, containerd: Path, left: Callable[[int], None]) -> None:
     """Take the pod, follow it to its end, and say that it has left, and with which exit code."""
     tenancy = Tenancy(node, turn, ContainerdStatus(containerd))
     signal.signal(EVICT, tenancy.end)
@@ -68,7 +68,7 @@ def serve(node: NodeSpec, turn: Turn | None, containerd: Path, left: Callable[[i
 class Tenancy:
     """The pods of a node: the one that it was made for, and those that follow it."""
 
-    def __init__(self, node: NodeSpec, turn: Turn | None, containerd: ContainerdStatus) -> None:
+    def __init__(self, node: NodeSpec, turn: StartSlot | None, containerd: ContainerdStatus) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
         self.node, self.tenant, self.turn, self.containerd = node, node.tenant, turn, containerd
@@ -135,7 +135,7 @@ class Tenancy:
             if heard:
                 pod = self._as_heard(pod, heard)
             if self.turn and (pod is None or pod["status"].get("phase") != "Pending"):
-                self.turn.hand_on()
+                self.turn.release()
                 self.turn = None
         return pod
 

@@ -22,7 +22,7 @@ from pinnace.bridge.observer import Observer, Watched
 from pinnace.bridge.policy import Endpoint
 from pinnace.bridge.slurmjob import INTENT, Job, output_path
 from pinnace.errors import SlurmError
-from pinnace.kube import lease
+from pinnace.kube import leader_election
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -205,8 +205,14 @@ def test_a_width_in_a_file_name_is_slurms() -> None:
 
 
 def test_a_lease_can_hold_anything() -> None:
-    for holder in (f"{lease.place()}/x/1", f"{lease.place()}//", f"{lease.place()}/²/1", "/", "///"):
-        assert lease.is_dead(holder) is False
+    for holder in (
+        f"{leader_election.pid_namespace()}/x/1",
+        f"{leader_election.pid_namespace()}//",
+        f"{leader_election.pid_namespace()}/²/1",
+        "/",
+        "///",
+    ):
+        assert leader_election.is_dead(holder) is False
 
 
 def test_a_process_can_have_any_name() -> None:
@@ -215,7 +221,7 @@ def test_a_process_can_have_any_name() -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        assert lease.is_dead(lease.identity(process.pid)) is False
+        assert leader_election.is_dead(leader_election.process_identity(process.pid)) is False
         process.kill()
 
 
