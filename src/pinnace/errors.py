@@ -10,6 +10,7 @@
     │   ├── SlurmUnreachableError     Slurm does not answer, or not to us: to be tried again
     │   ├── SlurmNotFoundError        Slurm does not know the job, or the job has ended
     │   └── SlurmSubmitLimitError     the user has as many jobs in Slurm as the site allows
+    ├── ApiError                      the Kubernetes API refused a request; in its own words
     ├── ImageError                    an image is damaged, has no name, or is none
     │   └── RegistryError             a registry cannot be reached, or refuses
     ├── ClusterError                  a cluster cannot be started, found or used
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "ApiError",
     "ChecksumError",
     "ClusterError",
     "ComponentError",
@@ -108,6 +110,14 @@ class SlurmNotFoundError(SlurmError):
 
 class SlurmSubmitLimitError(SlurmError):
     """The user has as many jobs in Slurm as the site allows."""
+
+
+class ApiError(PinnaceError):
+    """The Kubernetes API refused a request: the HTTP status ``code``, and its own words."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
 
 
 class ImageError(PinnaceError):

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.observer import Observer
 from pinnace.bridge.policy import EVERY, Policy
-from pinnace.errors import PinnaceError, SlurmError, SlurmUnreachableError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, PinnaceError, SlurmError, SlurmUnreachableError
 from pinnace.slurm import rest
 from pinnace.slurm.commandline import CommandLine
 from pinnace.validation import api_name, printable

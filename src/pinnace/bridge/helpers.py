@@ -12,7 +12,7 @@ from pinnace.bridge import pods
 from pinnace.bridge.connections import own_directory
 from pinnace.bridge.files import StagingError, replace_file
 from pinnace.bridge.slurmjob import seconds_of
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:

@@ -42,11 +42,11 @@ from pinnace.bridge.slurmjob import (
     output_path,
     seconds_of,
     usage,
-    with_condition,
 )
 from pinnace.bridge.tags import has_tag, tag_in, tag_of_accounted, tagged
-from pinnace.errors import PinnaceError, SlurmUnreachableError
-from pinnace.kube.client import ApiError, timestamp
+from pinnace.errors import ApiError, PinnaceError, SlurmUnreachableError
+from pinnace.kube.client import ignoring, timestamp
+from pinnace.kube.conditions import with_condition
 from pinnace.slurm.allowed_options import SLURMJOB, check_slurmjob
 from pinnace.slurm.backend import JobDescription
 from pinnace.slurm.options import parse
@@ -166,6 +166,8 @@ class Reconciler:
             raise Waiting(SOON) from error
         except (SlurmUnreachableError, S3PassingError) as error:
             raise SlurmUnreachableError(error.message) from error
+        except ApiError:
+            raise  # tried again: it says nothing of the job
         except PinnaceError as error:
             self._finish(job, succeeded=False, reason="Rejected", message=error.message, state=FAILED)
             return
@@ -199,6 +201,8 @@ class Reconciler:
         log.info("%s: found again as job %d", job.key, number)
         try:
             submission = self._submission(job, connection.backend)
+        except ApiError:
+            raise
         except PinnaceError:  # its script or its variables have gone meanwhile: it runs all the same
             self._patch(job, {"attempt": job.attempt, "jobID": number, "state": str(JobState.PENDING)})
         else:
@@ -400,6 +404,8 @@ class Reconciler:
         except (S3PassingError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
             raise Waiting(LATER) from error
+        except ApiError:
+            raise
         except PinnaceError as error:
             failure = error.message
         reason = "Failed" if failure else "Collected"
@@ -433,7 +439,8 @@ class Reconciler:
         abandoned = job.metadata.get("annotations", {}).get(ABANDON) == "true"
         if not abandoned and not job.finished and (job.intent or job.id is not None):  # a note can be taken off
             self._cancel(job)
-        self._tolerating_gone(lambda: self._without_finalizer(job))
+        with ignoring(http.HTTPStatus.NOT_FOUND):
+            self._without_finalizer(job)
 
     def _without_finalizer(self, job: Job) -> Job:
         """What Slurm has no more part in may go at any time, with us or without."""
@@ -498,16 +505,7 @@ class Reconciler:
         return Job(body)
 
     def _delete(self, job: Job) -> None:
-        body = {"preconditions": {"uid": job.uid}}
-        self._tolerating_gone(lambda: self.api.request("DELETE", job.path(), body))
-
-    @staticmethod
-    def _tolerating_gone(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except ApiError as error:
-            if error.code != http.HTTPStatus.NOT_FOUND:
-                raise
+        self.api.delete_if_there(job.path(), {"preconditions": {"uid": job.uid}})
 
 
 def default_directory(job: Job, backend: Backend) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.crds import SLURMJOB
 from pinnace.bridge.tags import tag
-from pinnace.kube.client import timestamp
 from pinnace.slurm.states import JobState, Phase
 from pinnace.validation import printable
 
@@ -139,27 +138,6 @@ def stamp(seconds: int) -> str | None:
 
 def seconds_of(text: str) -> float:
     return dt.datetime.fromisoformat(text).timestamp()
-
-
-def with_condition(
-    conditions: Sequence[Object], kind: str, status: str, reason: str, message: str = ""
-) -> list[Object]:
-    """Conditions with one of them changed; its time only if its status has changed."""
-    known = [dict(condition) for condition in conditions]
-    new = {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": printable(message),
-        "lastTransitionTime": timestamp(),
-    }
-    for condition in known:
-        if condition["type"] == kind:
-            if condition["status"] == status:
-                new["lastTransitionTime"] = condition["lastTransitionTime"]
-            condition.update(new)
-            return known
-    return [*known, new]
 
 
 def overall(reports: Sequence[JobRecord]) -> JobState:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import http.client
 import math
 import os
 import signal
@@ -35,10 +34,10 @@ from pinnace.cluster.directory import (
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.cluster.restricting import restriction
 from pinnace.components.store import explain_no_space
-from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
-from pinnace.errors import ClusterError, SlurmError
-from pinnace.kube.client import Api, ApiError
+from pinnace.errors import ApiError, ClusterError, SlurmError
+from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.nodes import is_ready
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs.submission import claimed
 from pinnace.sandbox.linux import die_with_parent
@@ -253,7 +252,7 @@ class Cluster:
         """How many nodes take pods; None while the API does not answer."""
         try:
             nodes = api.get("/api/v1/nodes")["items"]
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return None
         return sum(_takes_pods(node) for node in nodes)
 
@@ -262,7 +261,7 @@ class Cluster:
         """Whether the controller-manager has begun: nobody else makes the service account of this namespace."""
         try:
             api.get("/api/v1/namespaces/kube-public/serviceaccounts/default")
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return False
         return True
 
@@ -272,7 +271,7 @@ class Cluster:
             return True
         try:
             made = api.request("POST", *probe())
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return False
         return bool(made["spec"]["schedulerName"] == SCHEDULER)
 

@@ -12,10 +12,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import SlurmError
+from pinnace.kube import conditions
+from pinnace.kube.pods import is_terminal
 from pinnace.kube.quantities import quantity
 from pinnace.kube.resources import MEMORY, needs
 from pinnace.podjobs import refusals
-from pinnace.podjobs.pod_status import is_terminal
 from pinnace.podjobs.reconciler import ELASTIC, is_ours, job_of_node
 from pinnace.podjobs.settings import node_cpus, node_memory
 from pinnace.podjobs.submission import GRACE, MIB, claimed, fixed_options, node_script, tag
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from pinnace.podjobs.actions import Kubernetes
+    from pinnace.podjobs.pod_api import PodApi
     from pinnace.podjobs.reconciler import World
     from pinnace.podjobs.settings import Settings
     from pinnace.slurm.commands import Slurm
@@ -67,10 +68,7 @@ def is_stuck(pod: Object) -> bool:
     """Whether Kubernetes' own scheduler found no node for it."""
     if is_ours(pod) or pod["spec"].get("nodeName"):
         return False
-    return any(
-        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
-        for condition in pod["status"].get("conditions", ())
-    )
+    return bool(conditions.find(pod, "PodScheduled").get("reason") == "Unschedulable")
 
 
 def _requests(container: Object) -> Amounts:
@@ -122,7 +120,7 @@ def busy_nodes(pods: Iterable[Object]) -> set[str]:
 class Elastic:
     """Keeps as many elastic nodes as are needed, between the user's bounds."""
 
-    kubernetes: Callable[[], Kubernetes]
+    pod_api: Callable[[], PodApi]
     slurm: Slurm
     spec: ClusterSpec
     settings: Settings
@@ -189,14 +187,14 @@ class Elastic:
 
     def _cordon(self, node: Object) -> None:
         if not node["spec"].get("unschedulable"):
-            self.kubernetes().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
+            self.pod_api().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
 
     def _drain(self, node: Object, pods: list[Object]) -> None:
         """Before a node's time is over: no more pods, and those that are there go elsewhere in order."""
         self._cordon(node)
         for pod in pods:
             if not pod["metadata"].get("deletionTimestamp") and pod["status"].get("phase") == "Running":
-                self.kubernetes().evict(pod)
+                self.pod_api().evict(pod)
 
     def _join(
         self,

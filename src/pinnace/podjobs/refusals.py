@@ -14,8 +14,7 @@ import socket
 import ssl
 from enum import StrEnum
 
-from pinnace.errors import SlurmSubmitLimitError, SlurmUnreachableError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, SlurmSubmitLimitError, SlurmUnreachableError
 
 UNREACHABLE_PAUSE = 2.0  # seconds for which nothing is submitted while slurmctld does not answer
 SUBMIT_LIMIT_PAUSE = 5.0  # seconds for which nothing is submitted once the site's limit is reached

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import UsageError
+from pinnace.kube.pods import controller_uid
 from pinnace.kube.resources import MEMORY, needs
 from pinnace.podjobs import pod_annotations
 from pinnace.podjobs.node_selection import selection
@@ -101,11 +102,6 @@ def resource_options(pod: Object, settings: Settings) -> SbatchOptions:
     return options
 
 
-def controller(pod: Object) -> str:
-    """The uid of what made a pod; nothing if a person did."""
-    return next((owner["uid"] for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), "")
-
-
 def least_time(pod: Object) -> int:
     """What a pod with a deadline needs of its job, in seconds; 0 without."""
     seconds = pod["spec"].get("activeDeadlineSeconds")
@@ -114,7 +110,7 @@ def least_time(pod: Object) -> int:
 
 def time_option(pod: Object, settings: Settings) -> SbatchOptions:
     """The last of those who may share a job needs as long as the first."""
-    shared = settings.reuse_seconds if controller(pod) else 0
+    shared = settings.reuse_seconds if controller_uid(pod) else 0
     return {"time": str(math.ceil((least_time(pod) + shared) / 60))} if least_time(pod) else {}
 
 

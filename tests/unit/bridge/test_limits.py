@@ -1,8 +1,7 @@
-"""Servers that answer slowly, endlessly or with secrets of others; rows that are forged; queues that are flooded."""
+"""Servers that answer slowly, endlessly or with secrets of others; rows that are forged."""
 
 from __future__ import annotations
 
-import queue
 import subprocess
 import sys
 import threading
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.bridge.controller import OF_ONE, Work
 from pinnace.bridge.crds import definitions
 from pinnace.bridge.observer import Observer, Watched
 from pinnace.bridge.slurmjob import INTENT, Job, output_path
 from pinnace.bridge.tags import tag_in, tag_of_accounted, tag_of_line
-from pinnace.kube import lease
+from pinnace.kube import leader_election
 from pinnace.slurm.jobs import AccountedJob, QueuedJob
 from pinnace.slurm.states import JobState
 
@@ -85,8 +83,14 @@ def test_a_width_in_a_file_name_is_slurms() -> None:
 
 
 def test_a_lease_can_hold_anything() -> None:
-    for holder in (f"{lease.place()}/x/1", f"{lease.place()}//", f"{lease.place()}/²/1", "/", "///"):
-        assert lease.is_dead(holder) is False
+    for holder in (
+        f"{leader_election.pid_namespace()}/x/1",
+        f"{leader_election.pid_namespace()}//",
+        f"{leader_election.pid_namespace()}/²/1",
+        "/",
+        "///",
+    ):
+        assert leader_election.is_dead(holder) is False
 
 
 def test_a_process_can_have_any_name() -> None:
@@ -95,40 +99,8 @@ def test_a_process_can_have_any_name() -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        assert lease.is_dead(lease.identity(process.pid)) is False
+        assert leader_election.is_dead(leader_election.process_identity(process.pid)) is False
         process.kill()
-
-
-def test_namespaces_take_turns() -> None:
-    work = Work()
-    for number in range(10_000):
-        work.add(("kind", f"flood/{number}"))
-    work.add(("kind", "other/1"))
-    taken = [work.take() for _ in range(2)]
-    assert ("kind", "other/1") in taken
-    more = [work.take() for _ in range(OF_ONE - 1)]
-    assert all(key[1].startswith("flood/") for key in more)
-    # All workers that one namespace may have are busy with it: the next is for others.
-    waiting = threading.Thread(target=lambda: taken.append(work.take()), daemon=True)
-    waiting.start()
-    waiting.join(0.3)
-    assert waiting.is_alive()
-    work.add(("kind", "other/2"))
-    waiting.join(10)
-    assert taken[-1] == ("kind", "other/2")
-    work.done(more[0])
-    assert work.take()[1].startswith("flood/")
-
-
-@pytest.mark.parametrize("delay", [1e15, 9.2e18, float("inf")])
-def test_a_delay_has_a_limit(delay: float) -> None:
-    work, taken = Work(), queue.Queue[object]()
-    work.add(("kind", "a/later"), delay)
-    threading.Thread(target=lambda: taken.put(work.take()), daemon=True).start()
-    with pytest.raises(queue.Empty):
-        taken.get(timeout=0.3)
-    work.add(("kind", "a/now"))
-    assert taken.get(timeout=10) == ("kind", "a/now")
 
 
 def test_what_can_be_said_at_most() -> None:
@@ -136,15 +108,3 @@ def test_what_can_be_said_at_most() -> None:
     fields = specs[0]["properties"] | specs[1]["properties"]
     for name in ("ttlSecondsAfterFinished", "updateIntervalSeconds", "updateinterval"):
         assert fields[name]["maximum"] < 1 << 31
-
-
-def test_what_changes_meanwhile_is_looked_at_again() -> None:
-    work = Work()
-    work.add(("kind", "a/1"))
-    assert work.take() == ("kind", "a/1")
-    work.add(("kind", "a/1"))
-    work.add(("kind", "a/1"))
-    work.add(("kind", "a/2"))
-    assert work.take() == ("kind", "a/2")
-    work.done(("kind", "a/1"))
-    assert work.take() == ("kind", "a/1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinnace.bridge.slurmjob import changed, exit_of, is_over, observed, output_path, overall, usage, with_condition
+from pinnace.bridge.slurmjob import changed, exit_of, is_over, observed, output_path, overall, usage
 from pinnace.bridge.tags import tag, tag_in, tagged
 from pinnace.slurm.jobs import AccountedJob, QueuedJob
 from pinnace.slurm.states import JobState
@@ -67,14 +67,6 @@ def test_only_what_changes_is_written() -> None:
     assert changed({"state": "RUNNING", "nodes": "n1"}, {"state": "RUNNING", "nodes": None, "exit": None}) == {
         "nodes": None
     }
-
-
-def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
-    known = {"type": "Reachable", "status": "False", "reason": "a", "message": "", "lastTransitionTime": "then"}
-    [same] = with_condition([known], "Reachable", "False", "b", "still")
-    assert (same["reason"], same["lastTransitionTime"]) == ("b", "then")
-    [other] = with_condition([known], "Reachable", "True", "c")
-    assert other["lastTransitionTime"] != "then"
 
 
 def test_names_of_output_files() -> None:

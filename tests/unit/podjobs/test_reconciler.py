@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinnace.podjobs import pod_status
-from pinnace.podjobs.reconciler import (
-    ARCHIVE_PORT,
-    JOIN_LIMIT,
-    LEAVE_LIMIT,
-    MOST_JOBS,
-    NUMBER,
-    RETELL,
-    VISIBLE,
+from pinnace.podjobs.actions import (
     AskAccounting,
     Cancel,
-    Ended,
     Explain,
     Fail,
     Forget,
     FreeIndex,
-    Memory,
     Number,
     Remove,
     Retire,
     Submit,
     Tell,
+)
+from pinnace.podjobs.reconciler import (
+    ARCHIVE_PORT,
+    CONDITION_INTERVAL,
+    JOIN_LIMIT,
+    LEAVE_LIMIT,
+    MAX_ACCOUNTING_JOBS,
+    NUMBER,
+    SUBMISSION_LIMIT,
+    Ended,
+    Memory,
     World,
     plan,
 )
@@ -102,7 +104,7 @@ def test_a_mark_without_a_job_is_waited_for_and_then_submitted_again() -> None:
     memory = Memory()
     assert plan(world(pod(marked=True)), memory, NOW, room=5) == []
     assert plan(world(pod(marked=True), jobs=[]), memory, NOW, room=5) == []
-    later = NOW + VISIBLE + 1
+    later = NOW + SUBMISSION_LIMIT + 1
     assert plan(world(pod(marked=True), jobs=[], asked=later), memory, later, room=5) == [Submit(pod=pod(marked=True))]
 
 
@@ -111,7 +113,7 @@ def test_a_number_that_a_tenant_has_made_up_is_none(number: str) -> None:
     """Who creates a pod writes its annotations."""
     body = pod(marked=True, annotations={NUMBER: number})
     assert plan(world(body, jobs=[]), Memory(), NOW, room=5) == []
-    later = NOW + VISIBLE + 1
+    later = NOW + SUBMISSION_LIMIT + 1
     memory = Memory(since={"unseen uid-one": NOW})
     assert plan(world(body, jobs=[], asked=later), memory, later, room=5) == [Submit(pod=body)]
 
@@ -149,10 +151,10 @@ def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
     body, memory = pod(job=7), Memory()
     assert told(guessed(NOON), NOW) == ["job 7 is pending in main (Priority), expected to start 2026-01-01T12:00:00"]
     assert told(guessed(NOON + 60), NOW + 1) == []
-    assert told(guessed(NOON + 120), NOW + RETELL + 1) == [
+    assert told(guessed(NOON + 120), NOW + CONDITION_INTERVAL + 1) == [
         "job 7 is pending in main (Priority), expected to start 2026-01-01T12:02:00"
     ]
-    assert told(guessed(NOON + 120, "Resources"), NOW + RETELL + 2) != []
+    assert told(guessed(NOON + 120, "Resources"), NOW + CONDITION_INTERVAL + 2) != []
 
 
 def test_a_job_whose_node_does_not_come_is_ended() -> None:
@@ -200,12 +202,12 @@ def test_a_job_that_the_queue_has_forgotten_is_asked_for() -> None:
 
 
 def test_all_forgotten_jobs_are_asked_for_at_once_the_oldest_first() -> None:
-    pods = [pod(f"p{number}", job=number) for number in range(1, MOST_JOBS + 50)]
-    memory = missing(*range(1, MOST_JOBS + 50))
+    pods = [pod(f"p{number}", job=number) for number in range(1, MAX_ACCOUNTING_JOBS + 50)]
+    memory = missing(*range(1, MAX_ACCOUNTING_JOBS + 50))
     memory.since["missing 120"] = NOW - 90
     (asked,) = plan(world(*pods, jobs=[]), memory, NOW, room=5)
     assert isinstance(asked, AskAccounting)
-    assert asked.jobs == (120, *range(1, MOST_JOBS))
+    assert asked.jobs == (120, *range(1, MAX_ACCOUNTING_JOBS))
     memory.next_accounting = NOW + 1
     assert plan(world(*pods, jobs=[]), memory, NOW, room=5) == []
 

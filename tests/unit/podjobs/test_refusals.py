@@ -7,8 +7,7 @@ import http.client
 
 import pytest
 
-from pinnace.errors import SlurmError, SlurmSubmitLimitError, SlurmUnreachableError, UsageError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, SlurmError, SlurmSubmitLimitError, SlurmUnreachableError, UsageError
 from pinnace.podjobs.refusals import Refusal, refusal_of
 
 
