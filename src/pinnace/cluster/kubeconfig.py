@@ -67,6 +67,12 @@ def unmerge(cluster: str) -> None:
         _edit(change)
 
 
+def has_context(cluster: str) -> bool:
+    """Whether the user's kubeconfig has the context of a cluster."""
+    path = user_kubeconfig()
+    return path.exists() and any(entry["name"] == f"pinnace-{cluster}" for entry in _read(path).get("contexts") or ())
+
+
 def _edit(change: Callable[[dict[str, Any]], None]) -> None:
     """Read, change and replace the file at once; it holds secrets, so it is for its owner alone.
 

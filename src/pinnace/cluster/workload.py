@@ -1,36 +1,37 @@
-"""A workload in a cluster: applied, followed, and judged by how it ends."""
+"""A workload in a cluster: its manifest is applied, its containers' output followed, its exit code found."""
 
 from __future__ import annotations
 
 import contextlib
+import http
 import http.client
 import json
-import os
-import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.errors import ClusterError
 from pinnace.kube.client import Api, ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from pinnace.cluster.kubectl import Kubectl
+    from pinnace.cluster.manifest import Manifest
 
-    Line = Callable[[str, str], None]  # who says it, what it says
+OnLine = Callable[[str, str], None]  # gets "pod/container" and a line of its output; threads call it at the same time
 
 FINITE = {"Job", "Pod"}
 ENDLESS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob"}
-POLL = 0.1
+FOLLOW_INTERVAL = 0.1  # seconds between looks at the objects
+APPLY_LIMIT = 300.0  # seconds for kubectl apply
+LOG_END_LIMIT = 10.0  # seconds for the last lines of a container that has ended
 NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 STUCK = (*NO_IMAGE, "CreateContainerConfigError", "CreateContainerError")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
+class AppliedObject:
     """An object of the workload."""
 
     kind: str
@@ -38,12 +39,12 @@ class Applied:
     name: str
 
 
-def parse_applied(text: str) -> list[Applied]:
+def parse_applied(text: str) -> list[AppliedObject]:
     """What ``kubectl apply -o json`` printed."""
     document = json.loads(text)
     items = document["items"] if document["kind"] == "List" else [document]
     return [
-        Applied(
+        AppliedObject(
             kind=item["kind"],
             namespace=item["metadata"].get("namespace", ""),
             name=item["metadata"]["name"],
@@ -53,30 +54,23 @@ def parse_applied(text: str) -> list[Applied]:
 
 
 class Workload:
-    """Objects of one manifest, while they run."""
+    """The objects of one manifest, while they run."""
 
-    def __init__(self, kubeconfig: Path, kubectl: str) -> None:
-        self.kubeconfig = kubeconfig
+    def __init__(self, kubectl: Kubectl) -> None:
         self.kubectl = kubectl
-        self._api = Api(kubeconfig, timeout=5.0)
-        self.objects: list[Applied] = []
+        self._api = Api(kubectl.kubeconfig, timeout=5.0)
+        self.objects: list[AppliedObject] = []
+        self._codes: dict[AppliedObject, int] = {}  # of those that have ended; they may be deleted afterwards
         self._followed: set[tuple[str, str, int]] = set()
         self._threads: list[threading.Thread] = []
 
-    def apply(self, manifest: str) -> None:
-        """``kubectl apply``, with its own words if it refuses."""
-        argv = [self.kubectl, "apply", "-f", manifest, "-o", "json"]
-        environment = os.environ | kubectl_environment(self.kubeconfig)
-        result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    def apply(self, manifest: Manifest) -> None:
+        """Run ``kubectl apply``; ClusterError has its own words if it refuses."""
+        args = ["apply", "-f", manifest.filename, "-o", "json"]
+        result = self.kubectl.run(*args, stdin=manifest.content or "", check=False, timeout=APPLY_LIMIT)
         if result.returncode:
-            raise ClusterError(f"kubectl apply -f {manifest}: {result.stderr.strip()}")
+            raise ClusterError(f"kubectl apply -f {manifest.source}: {result.stderr.strip()}")
         self.objects = parse_applied(result.stdout)
-
-    def offer(self, manifest: str) -> bool:
-        """``apply`` in a cluster that is still starting. Whether it was taken: not all may be possible yet."""
-        with contextlib.suppress(ClusterError):
-            self.apply(manifest)
-        return bool(self.objects)
 
     @property
     def endless(self) -> bool:
@@ -89,52 +83,61 @@ class Workload:
         name = resource.partition("/")[2]
         return next((applied.namespace for applied in self.objects if applied.name == name), "")
 
-    def follow(self, line: Line, still_there: Callable[[], None], enough: Callable[[], bool] | None = None) -> int:
-        """Give every line that the workload's containers print, until it has ended. Gives its exit code.
+    def follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None = None) -> int:
+        """Give every line that the workload's containers print, until the workload has ended; return its exit code.
 
-        ``still_there`` is asked when the API does not answer; it raises if the cluster has ended. ``enough`` says that
-        the workload has done what it was run for, though it goes on.
+        ``check_alive`` is called when the API does not answer, or not as it should; it raises if the cluster has ended.
+        ``enough`` says that the workload has done what it was run for, though it goes on.
         """
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
         while True:
             try:
                 pods = [pod for namespace in namespaces for pod in self._pods(namespace)]
                 for pod in pods:
-                    self._follow_containers(pod, line)
-                code = self._verdict(pods, stays=self.endless or enough is not None)
-            except (OSError, http.client.HTTPException):
-                still_there()
+                    self._follow_containers(pod, on_line)
+                code = self._exit_code(pods, stays=self.endless or enough is not None)
+            except (ApiError, OSError, http.client.HTTPException):
+                check_alive()
                 code = None
             if code is not None:
                 for thread in self._threads:
-                    thread.join(10)
+                    thread.join(LOG_END_LIMIT)
                 return code
             if enough and enough():
                 return 0
-            time.sleep(POLL)
+            time.sleep(FOLLOW_INTERVAL)
 
     def _pods(self, namespace: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self._api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
         return items
 
-    def _verdict(self, pods: list[dict[str, Any]], *, stays: bool) -> int | None:
+    def _exit_code(self, pods: list[dict[str, Any]], *, stays: bool) -> int | None:
         """The workload's exit code; None while it goes on."""
-        codes = [self._object_verdict(applied, pods) for applied in self.objects if applied.kind in FINITE]
+        for applied in self.objects:
+            if applied.kind in FINITE and applied not in self._codes:
+                own = [pod for pod in pods if pod["metadata"]["namespace"] == applied.namespace]
+                code = self._pod_exit_code(applied, own) if applied.kind == "Pod" else self._job_exit_code(applied, own)
+                if code is not None:
+                    self._codes[applied] = code
         if stays:
             for pod in pods:  # what else it lacks, another part of it may still bring
                 self.stuck(pod, NO_IMAGE)
-        if not codes:
+        finite = {applied for applied in self.objects if applied.kind in FINITE}
+        if not finite:
             return None if stays else 0
-        return None if None in codes else max(code for code in codes if code is not None)
+        return max(self._codes.values()) if finite == self._codes.keys() else None
 
-    def _object_verdict(self, applied: Applied, pods: list[dict[str, Any]]) -> int | None:
-        if applied.kind == "Pod":
-            pod = next((pod for pod in pods if pod["metadata"]["name"] == applied.name), None)
-            if pod is None:
-                return 1
-            phase = pod["status"].get("phase")
-            return exit_code([pod]) if phase in {"Succeeded", "Failed"} else self.stuck(pod)
-        job = self._api.get(f"/apis/batch/v1/namespaces/{applied.namespace}/jobs/{applied.name}")
+    def _pod_exit_code(self, applied: AppliedObject, pods: list[dict[str, Any]]) -> int | None:
+        pod = next((pod for pod in pods if pod["metadata"]["name"] == applied.name), None)
+        if pod is None:
+            raise deleted(applied)
+        if pod["status"].get("phase") in {"Succeeded", "Failed"}:
+            return exit_code([pod])
+        self.stuck(pod)
+        return None
+
+    def _job_exit_code(self, applied: AppliedObject, pods: list[dict[str, Any]]) -> int | None:
+        job = self._get_job(applied)
         own = [pod for pod in pods if _belongs(pod, applied.name)]
         for condition in job["status"].get("conditions", ()):
             if condition["status"] == "True" and condition["type"] == "Complete":
@@ -145,9 +148,18 @@ class Workload:
             self.stuck(pod)
         return None
 
+    def _get_job(self, applied: AppliedObject) -> dict[str, Any]:
+        try:
+            job: dict[str, Any] = self._api.get(f"/apis/batch/v1/namespaces/{applied.namespace}/jobs/{applied.name}")
+        except ApiError as error:
+            if error.code == http.HTTPStatus.NOT_FOUND:
+                raise deleted(applied) from None
+            raise
+        return job
+
     @staticmethod
     def stuck(pod: dict[str, Any], reasons: tuple[str, ...] = STUCK) -> None:
-        """A container that cannot start never will: say why instead of waiting."""
+        """Raise if a container waits for what will never come, such as an image that no registry has."""
         for status in _statuses(pod):
             waiting = status["state"].get("waiting", {})
             if waiting.get("reason") in reasons and waiting.get("message"):
@@ -156,23 +168,23 @@ class Workload:
                     hint="Give images that no registry has with --image FILE.",
                 )
 
-    def _follow_containers(self, pod: dict[str, Any], line: Line) -> None:
+    def _follow_containers(self, pod: dict[str, Any], on_line: OnLine) -> None:
         for status in _statuses(pod):
             key = (pod["metadata"]["uid"], status["name"], status.get("restartCount", 0))
             if key in self._followed or not {"running", "terminated"} & status["state"].keys():
                 continue
             self._followed.add(key)
-            arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], line)
+            arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], on_line)
             thread = threading.Thread(target=self._follow_one, args=arguments, daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _follow_one(self, namespace: str, pod: str, container: str, line: Line) -> None:
-        api = Api(self.kubeconfig, timeout=30.0)
+    def _follow_one(self, namespace: str, pod: str, container: str, on_line: OnLine) -> None:
+        api = Api(self.kubectl.kubeconfig, timeout=30.0)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&follow=true"
         with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
             for text in api.stream(path):
-                line(f"{pod}/{container}", text)
+                on_line(f"{pod}/{container}", text)
 
 
 def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -182,6 +194,11 @@ def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
 def _belongs(pod: dict[str, Any], job: str) -> bool:
     labels: dict[str, str] = pod["metadata"].get("labels", {})
     return labels.get("batch.kubernetes.io/job-name") == job
+
+
+def deleted(applied: AppliedObject) -> ClusterError:
+    """Somebody has deleted an object that was followed: it has no exit code."""
+    return ClusterError(f"{applied.kind} {applied.name} was deleted before it ended")
 
 
 def exit_code(pods: list[dict[str, Any]]) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pinnace.cluster.workload import Applied, exit_code, parse_applied
+from pinnace.cluster.workload import AppliedObject, exit_code, parse_applied
 
 
 def pod(*codes: int, phase: str = "Failed", at: str = "2026-11-15T10:00:00Z") -> dict[str, Any]:
@@ -14,7 +14,7 @@ def pod(*codes: int, phase: str = "Failed", at: str = "2026-11-15T10:00:00Z") ->
 def test_one_object_and_a_list_of_them() -> None:
     one = {"kind": "Job", "metadata": {"name": "a", "namespace": "default"}}
     namespace = {"kind": "Namespace", "metadata": {"name": "n"}}
-    assert parse_applied(json.dumps(one)) == [Applied(kind="Job", namespace="default", name="a")]
+    assert parse_applied(json.dumps(one)) == [AppliedObject(kind="Job", namespace="default", name="a")]
     both = parse_applied(json.dumps({"kind": "List", "items": [one, namespace]}))
     assert [applied.kind for applied in both] == ["Job", "Namespace"]
     assert both[1].namespace == ""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinnace.cluster.cluster import describe_end
+from pinnace.cluster.diagnosis import describe_end
 from pinnace.slurm.commands import parse_rows
 
 
