@@ -41,10 +41,11 @@ def remove_dead_clusters() -> list[str]:
     removed = []
     with contextlib.suppress(PinnaceError, OSError):
         _finish_removals()
-        for directory in all_clusters():
+        for name in [directory.name for directory in all_clusters()]:
             with _undecided():
+                directory = Directory.existing(name)
                 if (owner := directory.owner) and is_dead(directory, owner) and _remove(directory, owner):
-                    removed.append(directory.name)
+                    removed.append(name)
     return removed
 
 

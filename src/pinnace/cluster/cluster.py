@@ -12,6 +12,7 @@ Nothing here prints or installs signal handlers. Failures are raised as ``pinnac
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import time
@@ -278,9 +279,9 @@ class Cluster:
 
     def service_urls(self, namespace: str, service: str) -> list[str]:
         """Where the published NodePorts of a Service can be reached from the site's network."""
-        api = Api(self.kubeconfig)
         try:
-            found = api.get(f"/api/v1/namespaces/{namespace}/services/{service}")
+            with contextlib.closing(Api(self.kubeconfig)) as api:
+                found = api.get(f"/api/v1/namespaces/{namespace}/services/{service}")
         except ApiError as error:
             raise ClusterError(f"Service {namespace}/{service}: {error}") from error
         published = self.directory.spec.publish

@@ -97,7 +97,8 @@ def check_documents(text: str, name: str) -> int:
         return sum(_check_keys(keys, name, line) for line, keys in yaml_documents(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f", line {mark.line + 1}" if mark else ""
+        last = len(text.splitlines()) or 1  # libyaml counts one more at the end
+        where = f", line {min(mark.line + 1, last)}" if mark else ""
         raise UsageError(f"{name}{where}: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: {error}") from None

@@ -34,11 +34,11 @@ def run_in_cluster(cluster: Cluster, pod: SlurmPod, on_line: Callable[[str], Non
 
 def run_on_node(access: Access, pod: SlurmPod, node: str, on_line: Callable[[str], None]) -> int:
     """Run the pod on a node of any cluster; ``on_line`` gets its output. Gives the pod's exit code."""
-    api = Api(access)
-    api.create("/api/v1/namespaces", {"metadata": {"name": pod.namespace}})
-    with _created(api, pod, node):
-        _wait_started(api, pod)
-        return _follow(api, pod, on_line)
+    with contextlib.closing(Api(access)) as api:
+        api.create("/api/v1/namespaces", {"metadata": {"name": pod.namespace}})
+        with _created(api, pod, node):
+            _wait_started(api, pod)
+            return _follow(api, pod, on_line)
 
 
 def _path(pod: SlurmPod) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pinnace.cluster.diagnosis import Diagnosis
 
 START_POLL_INTERVAL = 0.05  # seconds between looks at files, processes and the API
+API_TIMEOUT = 5.0  # seconds for one answer
 START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
 
 Report = Callable[[str], None]  # gets a line that says what is waited for
@@ -43,16 +45,20 @@ class Start:
         give_up = time.monotonic() + (math.inf if limit is None else limit)
         kubeconfig = self._directory.write_kubeconfig(self._wait_for_head(report, give_up))
         deadline = time.monotonic() + START_LIMIT
-        api = Api(kubeconfig, timeout=5.0)
-        while ready_nodes(api) is None:
-            self._check(deadline, give_up, "its API does not answer")
-            time.sleep(START_POLL_INTERVAL)
+        with contextlib.closing(Api(kubeconfig, timeout=API_TIMEOUT)) as api:
+            while ready_nodes(api) is None:
+                self._check(deadline, give_up, "its API does not answer")
+                time.sleep(START_POLL_INTERVAL)
         return kubeconfig
 
     def wait_ready(self, report: Report, limit: float | None) -> None:
         """Wait until all nodes are ready for pods, for ``limit`` seconds at most."""
         give_up = time.monotonic() + (math.inf if limit is None else limit)
-        api = Api(self.wait_for_api(report, limit), timeout=5.0)
+        with contextlib.closing(Api(self.wait_for_api(report, limit), timeout=API_TIMEOUT)) as api:
+            self._wait_for_nodes(api, report, give_up)
+        self._diagnosis.was_ready = True
+
+    def _wait_for_nodes(self, api: Api, report: Report, give_up: float) -> None:
         deadline = time.monotonic() + START_LIMIT
         reported = -1
         while True:
@@ -61,7 +67,6 @@ class Start:
                 reported = ready
                 report(f"{ready} of {self._nodes} nodes are ready")
             if ready == self._nodes and controllers_run(api) and (not self._pods_as_jobs or assigns_scheduler(api)):
-                self._diagnosis.was_ready = True
                 return
             self._check(deadline, give_up, f"{ready or 0} of {self._nodes} nodes")
             time.sleep(START_POLL_INTERVAL)

@@ -89,6 +89,10 @@ class Workload:
         ``check_alive`` is called when the API does not answer, or not as it should; it raises if the cluster has ended.
         ``enough`` says that the workload has done what it was run for, though it goes on.
         """
+        with contextlib.closing(self._api):
+            return self._follow(on_line, check_alive, enough)
+
+    def _follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None) -> int:
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
         while True:
             try:
