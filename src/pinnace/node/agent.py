@@ -19,9 +19,7 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +27,10 @@ from pinnace.controlplane.placement import HEAD_TAINT
 from pinnace.errors import PinnaceError, UnsafePathError
 from pinnace.images import cache
 from pinnace.interpreter import python_argv
-from pinnace.network import border, links, listening
-from pinnace.network.accepting import raise_file_limit
-from pinnace.network.egress import Egress
+from pinnace.network import links, listening, router, tcp_proxy
 from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
-from pinnace.network.lookup import Lookup
+from pinnace.network.netns_setup import add_sbin_to_path
 from pinnace.network.splice import BACKLOG
-from pinnace.network.wiring import look_in_sbin
 from pinnace.node import checks
 from pinnace.node.certificates import Certificates
 from pinnace.node.helpers import fork, fork_again
@@ -169,11 +164,16 @@ class Agent:
         words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
         if not descriptors:
             raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
-        tun, way_out, door = descriptors
+        tun, egress_listener, netns_sockets = descriptors
         helpers = {
-            "links": lambda: self._carry(tun, links_at, servers),
-            "proxy": lambda: border.run(
-                self._inside(), way_out=way_out, door=door, api=api_at, published=published, name_servers=servers
+            "links": lambda: self._route(tun, links_at, servers),
+            "proxy": lambda: tcp_proxy.run(
+                self._proxy_addresses(),
+                egress_listener=egress_listener,
+                netns_sockets=netns_sockets,
+                api=api_at,
+                published=published,
+                name_servers=servers,
             ),
         }
         agent = os.getpid()
@@ -353,50 +353,27 @@ class Agent:
             sock.recv(1)  # nothing is ever sent here
         return held
 
-    def _carry(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
-        """The process that moves packets between the wire, the links and the outside."""
-        raise_file_limit()
-        node, ranges = self.node, self.node.cluster.ranges
+    def _route(self, tun: int, links_at: socket.socket, servers: list[str]) -> None:
+        """Route the node's packets, in a process of its own."""
+        node, agent = self.node, os.getppid()
+        router.run(
+            tun,
+            links_at,
+            self.secret,
+            index=node.index,
+            address=self.host_address,
+            ranges=node.cluster.ranges,
+            find=Records(node.cluster.directory / "nodes").find,
+            name_servers=servers,
+            on_stop=lambda: os.kill(agent, ASKED),
+        )
 
-        lookup = Lookup(Records(node.cluster.directory / "nodes").find)
-        known: dict[int, links.Link] = {}
-
-        def route(destination: int) -> links.Link | links.Discard | None:
-            owner = ranges.owner(destination)
-            if owner is None or destination == int(ranges.resolver):
-                return None
-            if owner > ranges.last_index:  # of the nodes' range, but no node can have it
-                return links.Discard()
-            link = known.get(owner)
-            if link is None:
-                link = known[owner] = links.Link(node.index, owner, self.secret, lookup)
-            return link
-
-        egress = Egress(tun, ranges, lambda: servers)
-        agent = os.getppid()
-
-        def serve() -> None:
-            try:
-                links.serve(
-                    links_at,
-                    self.secret,
-                    index=node.index,
-                    address=self.host_address,
-                    last_index=ranges.last_index,
-                    tun=tun,
-                    stop=lambda: os.kill(agent, ASKED),
-                )
-            finally:  # a node that only sends is of no use; the agent starts the helper again
-                traceback.print_exc()
-                os._exit(1)
-
-        threading.Thread(target=serve, daemon=True, name="links").start()
-        links.send_from_tun(tun, route, egress.packet)
-
-    def _inside(self) -> border.Inside:
+    def _proxy_addresses(self) -> tcp_proxy.ProxyAddresses:
         cluster = self.node.cluster
         api = (str(cluster.ranges.node(HEAD)), API_PORT)
-        return border.Inside(ranges=cluster.ranges, address=self.node.address, api=api, api_name=cluster.api_name)
+        return tcp_proxy.ProxyAddresses(
+            ranges=cluster.ranges, address=self.node.address, api=api, api_name=cluster.api_name
+        )
 
     def _listen(self) -> socket.socket:
         """A port of this host that the others can reach."""
@@ -432,7 +409,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
     if words.stop:
         return 0 if ask_to_stop(words.cluster) else 1
     leave_on_signals()
-    look_in_sbin()
+    add_sbin_to_path()
     try:
         spec = ClusterSpec.load(words.cluster.resolve())
     except UnsafePathError as error:

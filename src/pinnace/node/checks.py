@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.network.addresses import choose, routes
-from pinnace.network.wiring import look_in_sbin, wire
+from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
 from pinnace.sandbox import ids, namespaces, scratch
 from pinnace.sandbox.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
 from pinnace.sandbox.mounts import mount_node
@@ -78,7 +78,7 @@ def failed(name: str, text: str, hint: str) -> Check:
 
 def host_checks(base: Path) -> Iterator[Check]:
     """All that a node needs of this host. The trial comes last, and only if it has a chance."""
-    look_in_sbin()
+    add_sbin_to_path()
     needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base), watches()]
     yield from needed
     yield addresses()
@@ -251,7 +251,7 @@ def _try_inside(line: socket.socket, directory: Path) -> None:
     checks = []
     try:
         mount_node(directory, {})
-        wire(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
+        set_up_netns(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
         checks.append(ok("node", "namespaces, mounts and network can be made"))
         checks += [_overlay(), _bridge()]
     except (OSError, RuntimeError) as error:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from pinnace.images import cache, cache_closing, registry
 from pinnace.interpreter import python_argv
-from pinnace.network import proxies
-from pinnace.network.netns_sockets import attend
-from pinnace.network.wiring import wire
+from pinnace.network import netns_sockets
+from pinnace.network.netns_setup import set_up_netns
+from pinnace.network.no_proxy import no_proxy_variables
 from pinnace.node.readiness import after, listening
 from pinnace.node.services import configuration
 from pinnace.node.services.kubelet_pacing import paced
@@ -117,23 +117,23 @@ class Init:
         forget_the_rest()
         (RUN / "tmp").mkdir()
         os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
-        os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
+        os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Make the fabric on this node and hand its ends to the agent: the wire, the way out and the door."""
+        """Set up the network, and pass the TUN device, the egress listener and the netns socket pair to the agent."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun, way_out = wire(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
+        tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             die_with_parent(signal.SIGKILL)
             outside.close()
-            attend(inside)
+            netns_sockets.serve(inside)
             os._exit(0)
         inside.close()
-        socket.send_fds(self.line, [b"fabric"], [tun, way_out.fileno(), outside.fileno()])
+        socket.send_fds(self.line, [b"fabric"], [tun, egress_listener.fileno(), outside.fileno()])
         os.close(tun)
-        way_out.close()
+        egress_listener.close()
         outside.close()
 
     def _services(self) -> None:
