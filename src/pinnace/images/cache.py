@@ -7,7 +7,7 @@
 The databases belong to one process, so nodes that run on a host at once have a directory each. A node takes one that is
 free, or makes one. What says that it is whole goes when it is taken, and is written again when every process of the
 node has ended in order (see ``images.cache_closing``). So a node that is killed, at any moment, leaves a directory that
-nobody takes; its keeper removes it, or the next node of the same user on that host.
+nobody takes; its monitor removes it, or the next node of the same user on that host.
 
 Nothing of it decides what a name means: names of images are forgotten at the end of each cluster, and what is kept is
 content under its digest.
@@ -32,7 +32,7 @@ from pinnace import ownership
 from pinnace.errors import UsageError
 from pinnace.images import boltdb
 from pinnace.sandbox import scratch
-from pinnace.sandbox.mountinfo import mount_points
+from pinnace.sandbox.mountinfo import filesystem_of_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,7 +101,7 @@ def prepare(pool: Path, mountinfo: str) -> bool:
     """Make the pool. Whether it can be used: it is ours alone, nobody can exchange it, and it is on a disk."""
     try:
         pool.mkdir(mode=0o700, exist_ok=True)
-        return is_ours(pool) and file_system(pool.stat().st_dev, mountinfo) not in IN_MEMORY
+        return is_ours(pool) and filesystem_of_device(pool.stat().st_dev, mountinfo) not in IN_MEMORY
     except OSError:
         return False
 
@@ -110,12 +110,6 @@ def is_ours(pool: Path) -> bool:
     about = pool.lstat()
     alone = about.st_uid == os.geteuid() and not about.st_mode & 0o077
     return stat.S_ISDIR(about.st_mode) and alone and not ownership.problem(pool)
-
-
-def file_system(device: int, mountinfo: str) -> str:
-    """The type of a mounted file system, by its device; empty if it is not known."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    return next((point.filesystem for point in mount_points(mountinfo) if point.device == number), "")
 
 
 def take(pool: Path, fits: list[str]) -> Lease:

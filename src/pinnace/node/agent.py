@@ -77,7 +77,7 @@ def lease_images(node: NodeSpec) -> cache.Lease | None:
     pool = cache.place(os.environ, os.getuid())
     if not pool or not cache.prepare(pool, mount_table()):
         return None
-    return cache.take(pool, cache.fitting(node.binary("containerd"), str(ids.given_ids())))
+    return cache.take(pool, cache.fitting(node.binary("containerd"), str(ids.subordinate_ranges())))
 
 
 def say(text: str) -> None:
@@ -93,14 +93,14 @@ def serve_tenant(
     pod_runner.serve(node, turn, containerd, left)
 
 
-def serve_ranks(node: NodeSpec, keeper: int) -> None:
+def serve_ranks(node: NodeSpec, monitor: int) -> None:
     """Containers find the socket at once; what is behind it is loaded for the first who asks, and most never do."""
     signal.signal(launcher.END, signal.SIG_DFL)
     listener = launcher.listen(launcher.directory(node.scratch))
     select.select([listener], [], [])
     from pinnace.podjobs.ranks import server  # noqa: PLC0415 - as above
 
-    server.serve(node, keeper, listener)
+    server.serve(node, monitor, listener)
 
 
 def came_too_late(spec: ClusterSpec, tenant: Tenant, turn: start_throttle.Turn) -> bool:
@@ -158,10 +158,10 @@ class Agent:
         published = [self._publish(port) for port in node.cluster.publish]
         write_json(node.cluster.node_file(node.index), about)
         noted = note_signals()
-        keeper, line = namespaces.start(
-            lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._keeping()
+        monitor, line = namespaces.start(
+            lambda line: Init(node, line, sys.executable, servers, self.lease).run(), self._cleanup()
         )
-        words, descriptors, _, _ = socket.recv_fds(line, namespaces.LAST_WORDS, 3)
+        words, descriptors, _, _ = socket.recv_fds(line, namespaces.MAX_ERROR_SIZE, 3)
         if not descriptors:
             raise namespaces.NamespaceError(words.decode(errors="replace") or "its network could not be made")
         tun, egress_listener, netns_sockets = descriptors
@@ -196,10 +196,10 @@ class Agent:
             containerd = self.lease.containerd if self.lease else node.scratch / "containerd"
             helpers["tenant"] = lambda: serve_tenant(node, self.turn, containerd, left)
             if node.has_ranks:
-                helpers["ranks"] = lambda: serve_ranks(node, keeper)
+                helpers["ranks"] = lambda: serve_ranks(node, monitor)
         try:
             certificates = self.certificates.pid if self.certificates else 0
-            self._wait(keeper, line, helpers, certificates, noted)
+            self._wait(monitor, line, helpers, certificates, noted)
             return self._exit_code(told) if node.tenant else 0
         finally:
             ignore_signals()
@@ -212,7 +212,7 @@ class Agent:
             return os.read(told, 1)[0]
         return joining.EVICTED  # it was not asked: its head is gone
 
-    def _keeping(self) -> namespaces.Keeping:
+    def _cleanup(self) -> namespaces.Cleanup:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
 
         def sweep() -> None:
@@ -227,7 +227,7 @@ class Agent:
             elif lease:
                 cache.drop(lease.path)
 
-        return namespaces.Keeping(sweep=sweep, end=end)
+        return namespaces.Cleanup(sweep=sweep, end=end)
 
     def _mark_ended(self) -> None:
         about = {"name": self.node.name, "ended": True}
@@ -257,7 +257,7 @@ class Agent:
 
     @staticmethod
     def _wait(
-        keeper: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int, noted: list[int]
+        monitor: int, line: socket.socket, helpers: dict[str, Callable[[], None]], certificates: int, noted: list[int]
     ) -> None:
         """Until the node ends; a signal ends it. A helper that dies is started again: it holds nothing of its own.
 
@@ -293,14 +293,14 @@ class Agent:
         signal.signal(ASKED, lambda *_: tell(END))
         signal.signal(LEFT, leave)
         if noted:
-            os.kill(keeper, namespaces.AGENT_GONE)
+            os.kill(monitor, namespaces.AGENT_GONE)
         running |= {fork(work): name for name, work in helpers.items()}
         while True:
             pid, status = os.wait()
-            if pid == keeper:
+            if pid == monitor:
                 code = os.waitstatus_to_exitcode(status)
                 if code:
-                    words = namespaces.last_words(line)
+                    words = namespaces.error_message(line)
                     raise namespaces.NamespaceError(words or f"its first process ended with exit code {code}")
                 for helper in dismiss():
                     os.waitpid(helper, 0)
@@ -481,9 +481,9 @@ def leave_on_signals() -> None:
 
 
 def note_signals() -> list[int]:
-    """While a node is made, its keeper must not be left alone: signals are only noted, in the list that this gives.
+    """While a node is made, its monitor must not be left alone: signals are only noted, in the list that this gives.
 
-    If the agent ended, Slurm would kill the keeper before that has removed the node's files.
+    If the agent ended, Slurm would kill the monitor before that has removed the node's files.
     """
     noted: list[int] = []
     for number in STOPS:

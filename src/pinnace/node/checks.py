@@ -107,12 +107,12 @@ def user_namespaces() -> Check:
 def subordinate_ids() -> Check:
     """Without them there are clusters too, in which everybody is the user."""
     name = "subordinate ids"
-    given = ids.given_ids()
-    wish = f"{ADMINISTRATORS} for newuidmap, and {ids.IDS} ids in {ids.SUBUID} and {ids.SUBGID}."
+    given = ids.subordinate_ranges()
+    wish = f"{ADMINISTRATORS} for newuidmap, and {ids.MAX_IDS} ids in {ids.SUBUID} and {ids.SUBGID}."
     if given is None:
         return warning(name, "none: all containers run as you, whatever they ask for", wish)
     count = min(count for _, count in given)
-    if count < ids.IDS:
+    if count < ids.MAX_IDS:
         return warning(name, f"only {count}: images with files of other users may fail", wish)
     return ok(name, f"{count} in {ids.SUBUID} and {ids.SUBGID}")
 
@@ -232,12 +232,12 @@ def trial(base: Path) -> list[Check]:
     """Make a node, as an agent does, and see how far it gets."""
     try:
         directory = scratch.make(base, os.getuid())
-        keeping = namespaces.Keeping(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
+        cleanup = namespaces.Cleanup(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
         try:
-            keeper, line = namespaces.start(lambda line: _try_inside(line, directory), keeping)
+            monitor, line = namespaces.start(lambda line: _try_inside(line, directory), cleanup)
             with line:
                 heard = line.recv(1 << 16)
-            os.waitpid(keeper, 0)
+            os.waitpid(monitor, 0)
         finally:
             scratch.remove(directory)
     except (OSError, namespaces.NamespaceError) as error:

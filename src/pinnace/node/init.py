@@ -26,12 +26,13 @@ from pinnace.node.services.kubelet_pacing import paced
 from pinnace.node.services.runc_wrapper import Requests, answer, wrapper_script
 from pinnace.node.supervisor import NO_PROCESS, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
-from pinnace.sandbox.environment import forget_the_rest
+from pinnace.sandbox.environment import restrict_environment
 from pinnace.sandbox.ids import last_id
 from pinnace.sandbox.linux import die_with_parent, sethostname
-from pinnace.sandbox.mounts import VOLUMES, file_system, make_read_only, mount_node
+from pinnace.sandbox.mountinfo import filesystem_on, mount_table
+from pinnace.sandbox.mounts import VOLUMES, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
-from pinnace.sandbox.one_user import pretend
+from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json, write_json
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
@@ -76,7 +77,7 @@ class Init:
         self._mounts()
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
-            pretend()
+            ignore_id_changes()
         added = ranks.added(self.node, os.environ) if self.node.has_ranks else None
         bundles = Requests(RUN / "bundles")
         self._services()
@@ -114,7 +115,7 @@ class Init:
 
     def _environment(self) -> None:
         """For all that runs here: what it needs of the user's own, but for what only has a meaning outside."""
-        forget_the_rest()
+        restrict_environment()
         (RUN / "tmp").mkdir()
         os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
         os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
@@ -164,7 +165,7 @@ class Init:
             node,
             resolv_conf=self.write("resolv.conf", resolv),
             system_reserved=configuration.reserved(node.share, **host),
-            file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
+            file_system=filesystem_on("/var/lib/kubelet", mount_table()),
         )
         bin_dir = str(Path(node.binary("containerd")).parent)
         path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}

@@ -44,7 +44,7 @@ from pinnace.sandbox.linux import (
     umount2,
     unshare,
 )
-from pinnace.sandbox.one_user import pretend
+from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.slurm import host_name
 from pinnace.spec import ClusterSpec
 
@@ -82,7 +82,7 @@ class Companion:
             (self.memory / "names" / Path(name).name).write_bytes(content)
         self.last = tuple(last_id(Path(self.proc, "self", kind).read_text()) for kind in ("uid_map", "gid_map"))
         if not self.last[0]:
-            pretend()
+            ignore_id_changes()
 
     def serve(self) -> None:
         for line in sys.stdin.buffer:

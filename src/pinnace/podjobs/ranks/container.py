@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError
 from pinnace.sandbox.mountinfo import MountPoint, mount_points
-from pinnace.sandbox.mounts import LOCAL, VOLUMES
+from pinnace.sandbox.mounts import LOCAL_DIRECTORIES, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TASKS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 SNAPSHOTS = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
-KUBELET = LOCAL["kubelet"]
+KUBELET = LOCAL_DIRECTORIES["kubelet"]
 OWN = ("/dev", "/proc", "/sys", "/run/pinnace")  # a world has its own
 NAMES = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}  # likewise: ranks are on the host's network
 _VOLUME = re.compile(rf"{KUBELET}/pods/[^/]+/volumes/kubernetes\.io~([^/]+)/")

@@ -30,9 +30,9 @@ def become_root_of(pid: int) -> None:
     os.setresuid(0, 0, 0)
 
 
-def first_process(keeper: int) -> int:
-    """The node's PID 1, as the host knows it: the child of its keeper that is the first of a PID namespace."""
-    with open(f"/proc/{keeper}/task/{keeper}/children") as children:  # noqa: PTH123
+def first_process(monitor: int) -> int:
+    """The node's PID 1, as the host knows it: the child of its monitor that is the first of a PID namespace."""
+    with open(f"/proc/{monitor}/task/{monitor}/children") as children:  # noqa: PTH123
         for child in map(int, children.read().split()):
             with open(f"/proc/{child}/status") as status:  # noqa: PTH123
                 pids = next(line.split()[1:] for line in status if line.startswith("NSpid:"))

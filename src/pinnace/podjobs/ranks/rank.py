@@ -19,7 +19,7 @@ from pinnace.podjobs.ranks.entering import enter
 from pinnace.podjobs.ranks.ids import Identity, exchange
 from pinnace.podjobs.ranks.launcher import BIN
 from pinnace.sandbox.linux import keep_capabilities, no_new_privileges
-from pinnace.sandbox.one_user import pretend
+from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.slurm import host_name
 from pinnace.slurm.variables import is_secret
 
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     else:
-        pretend()
+        ignore_id_changes()
     os.umask(identity.umask)
     try:
         os.chdir(request["directory"])

@@ -202,9 +202,9 @@ class Companions:
 class Server:
     """All launches of a node."""
 
-    def __init__(self, node: NodeSpec, keeper: int) -> None:
+    def __init__(self, node: NodeSpec, monitor: int) -> None:
         self.node = node
-        self.first = first_process(keeper)
+        self.first = first_process(monitor)
         self.environment = dict(os.environ)
         self.job = self.environment["SLURM_JOB_ID"]
         self.host = host_name(self.environment)
@@ -400,11 +400,11 @@ def write_private(path: Path, data: object) -> None:
         json.dump(data, file)
 
 
-def serve(node: NodeSpec, keeper: int, listener: socket.socket) -> None:
+def serve(node: NodeSpec, monitor: int, listener: socket.socket) -> None:
     """For ever. Slurm's signals are for others; what we start shall heed them."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    server = Server(node, keeper)
+    server = Server(node, monitor)
 
     def end(*_: object) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -29,13 +29,13 @@ from pinnace.sandbox.linux import (
     mount,
     unshare,
 )
-from pinnace.sandbox.mounts import Mount, Pivot
+from pinnace.sandbox.mounts import Mount, PivotRoot
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-    from pinnace.sandbox.mounts import Step
+    from pinnace.sandbox.mounts import MountStep
 
 LINKS = 40  # symbolic links that a path may lead through, as in path_resolution(7)
 READY = b"ready"
@@ -137,7 +137,7 @@ def make_place(root: str, target: str, *, directory: bool) -> str:
 
 def plan(
     at: str, root: Root, binds: Sequence[Bind], *, proc: str, names: Mapping[str, str], read_only: bool
-) -> list[Step]:
+) -> list[MountStep]:
     """The mounts, of which the last becomes the root. ``names`` are the host's files about the network's names."""
     return [
         Mount(target="/", flags=MS_REC | MS_SLAVE),
@@ -148,11 +148,11 @@ def plan(
         *binds,
         *(Bind(root=at, target=target, source=source) for target, source in names.items()),
         *([ReadOnly(path=at)] if read_only else []),
-        Pivot(root=at),
+        PivotRoot(root=at),
     ]  # fmt: skip
 
 
-def hold(steps: Sequence[Step], line: socket.socket) -> None:
+def hold(steps: Sequence[MountStep], line: socket.socket) -> None:
     """Make a world, have its ids mapped by the other end of the line, and keep it until that end is closed."""
     die_with_parent(signal.SIGKILL)
     unshare(CLONE_NEWNS)
