@@ -11,7 +11,7 @@ import pytest
 
 from pinnace.controlplane.pki import Authority, Identity
 from pinnace.images import registry
-from pinnace.images.store import Store
+from pinnace.images.store import ImageStore
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
     """A registry with TLS and passwords; its certificate is from an authority that bob trusts."""
     directory = bob.home / "registry"
     shutil.rmtree(directory, ignore_errors=True)
-    store = Store(directory)
+    store = ImageStore(directory)
     store.load(bob.home / "busybox.tar", "private.example/team/busybox:1")
     authority = Authority.create(directory)
     authority.issue(Identity(file="outside", common_name="outside", addresses=(ADDRESS,)))

@@ -34,7 +34,7 @@ from pinnace.controlplane.objects import of_every_cluster
 from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
-from pinnace.images.store import Store as ImageStore
+from pinnace.images.store import ImageStore
 from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
@@ -45,7 +45,7 @@ from pinnace.spec import ClusterSpec, read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pinnace.images.store import Stored
+    from pinnace.images.store import StoredImage
     from pinnace.network.addresses import Ranges
     from pinnace.spec import Provisioning, Restriction
 
@@ -108,14 +108,14 @@ def image_store() -> ImageStore:
     return ImageStore(home() / "images")
 
 
-def load_image(path: Path, name: str | None = None) -> list[Stored]:
+def load_image(path: Path, name: str | None = None) -> list[StoredImage]:
     """Take the images of a file or directory into the user's store. Clusters that run see them at once."""
     store = image_store()
     with explain_no_space(store.root.parent, str(path)):
         return store.load(path, name)
 
 
-def load_images_from(stream: IO[bytes], name: str | None = None) -> list[Stored]:
+def load_images_from(stream: IO[bytes], name: str | None = None) -> list[StoredImage]:
     """The same from standard input."""
     store = image_store()
     with explain_no_space(store.root.parent, STANDARD_INPUT):

@@ -72,7 +72,7 @@ def allocated(environment: Mapping[str, str]) -> Share:
     return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
 
 
-def lease_images(node: NodeSpec) -> cache.Lease | None:
+def lease_images(node: NodeSpec) -> cache.CacheLease | None:
     """A directory with the images of earlier clusters, if they may stay on this host."""
     pool = cache.place(os.environ, os.getuid())
     if not pool or not cache.prepare(pool, mount_table()):
@@ -121,7 +121,7 @@ class Agent:
         self.node = node
         self.turn = turn
         self.certificates = certificates
-        self.lease: cache.Lease | None = None
+        self.lease: cache.CacheLease | None = None
         self.secret = node.cluster.link_key
         self.host_address = listening.host_address(node.name, node.cluster.listen)
 

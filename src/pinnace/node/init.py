@@ -59,7 +59,7 @@ class Init:
         line: socket.socket,
         python: str,
         name_servers: list[str],
-        lease: cache.Lease | None = None,
+        lease: cache.CacheLease | None = None,
     ) -> None:
         self.node = node
         self.line = line
