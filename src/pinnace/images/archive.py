@@ -243,7 +243,7 @@ def _blob(source: Source, image: Image, descriptor: dict[str, Any]) -> Blob:
 
 
 def _docker_images(source: Source, called: str, name: str | None) -> list[Image]:
-    """The images of a docker-archive: layers are tars with their digests in the configuration; we write the manifest."""
+    """The images of a docker-archive: layers are tars, whose digests the configuration has; we write the manifest."""
     images = []
     for entry in json.loads(_read_manifest(source, "manifest.json")):
         config = _read_manifest(source, entry["Config"])

@@ -24,8 +24,8 @@ from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
 from pinnace.storage.claims import Pool
 from pinnace.storage.directories import Directories
 from pinnace.storage.host_paths import HostPaths
-from pinnace.storage.keeper import Keeper
-from pinnace.storage.lost_nodes import Departed
+from pinnace.storage.lost_nodes import LostNodes
+from pinnace.storage.pool_reconciler import PoolReconciler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,9 +144,9 @@ def main() -> None:
     threading.excepthook = end_with_thread
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     api = Api(words.kubeconfig)
-    hands: list[Hand] = [Keeper(api, Pool(provisioner=SCRATCH, node=words.node), Directories(words.scratch))]
+    hands: list[Hand] = [PoolReconciler(api, Pool(provisioner=SCRATCH, node=words.node), Directories(words.scratch))]
     if words.shared:
-        hands += [Keeper(api, Pool(provisioner=SHARED), Directories(words.shared)), Departed(api)]
+        hands += [PoolReconciler(api, Pool(provisioner=SHARED), Directories(words.shared)), LostNodes(api)]
         hands += [HostPaths(api, words.host_path)]
     Provisioner(hands).run(words.kubeconfig)
 
