@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.controlplane.pki import Authority, Identity
+from pinnace.controlplane.pki import Authority, CertificateSubject
 from pinnace.images import registry
 from pinnace.images.store import ImageStore
 from testbed.waiting import wait_until
@@ -56,7 +56,7 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
     store = ImageStore(directory)
     store.load(bob.home / "busybox.tar", "private.example/team/busybox:1")
     authority = Authority.create(directory)
-    authority.issue(Identity(file="outside", common_name="outside", addresses=(ADDRESS,)))
+    authority.issue(CertificateSubject(file="outside", common_name="outside", addresses=(ADDRESS,)))
     shutil.copyfile(directory / "ca.crt", bob.home / "ca.crt")
     (bob.home / "ca.crt").chmod(0o644)
     (directory / "passwords").write_text(f"user:{HASH}\n")

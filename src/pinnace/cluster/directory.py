@@ -30,7 +30,7 @@ from pinnace import ownership
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
 from pinnace.controlplane import pki
-from pinnace.controlplane.objects import of_every_cluster
+from pinnace.controlplane.objects import common_objects
 from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
@@ -313,7 +313,7 @@ def check_listening(listen: str, ports: str) -> tuple[str, str]:
 
 def seed_name() -> str:
     """The name of the seed (see ``controlplane.seed``) that fits the pinned versions and what we put into it."""
-    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint + json.dumps(of_every_cluster())
+    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint + json.dumps(common_objects())
     return f"{manifest()['kubernetes'].version}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
 
 
