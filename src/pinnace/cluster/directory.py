@@ -31,11 +31,11 @@ from pinnace.cluster.job_record import ClusterJobRecord
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
 from pinnace.controlplane import pki
-from pinnace.controlplane.objects import of_every_cluster
+from pinnace.controlplane.objects import common_objects
 from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
-from pinnace.images.store import Store as ImageStore
+from pinnace.images.store import ImageStore
 from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
@@ -47,7 +47,7 @@ from pinnace.spec.records import indices
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pinnace.images.store import Stored
+    from pinnace.images.store import StoredImage
     from pinnace.network.addresses import Ranges
     from pinnace.spec import Provisioning, Restriction
 
@@ -79,14 +79,14 @@ def image_store() -> ImageStore:
     return ImageStore(home() / "images")
 
 
-def load_image(path: Path, name: str | None = None) -> list[Stored]:
+def load_image(path: Path, name: str | None = None) -> list[StoredImage]:
     """Take the images of a file or directory into the user's store. Clusters that run see them at once."""
     store = image_store()
     with explain_no_space(store.root.parent, str(path)):
         return store.load(path, name)
 
 
-def load_images_from(stream: IO[bytes], name: str | None = None) -> list[Stored]:
+def load_images_from(stream: IO[bytes], name: str | None = None) -> list[StoredImage]:
     """The same from standard input."""
     store = image_store()
     with explain_no_space(store.root.parent, STANDARD_INPUT):
@@ -314,7 +314,7 @@ def check_listening(listen: str, ports: str) -> tuple[str, str]:
 
 def seed_name() -> str:
     """The name of the seed (see ``controlplane.seed``) that fits the pinned versions and what we put into it."""
-    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint + json.dumps(of_every_cluster())
+    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint + json.dumps(common_objects())
     return f"{manifest()['kubernetes'].version}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
 
 

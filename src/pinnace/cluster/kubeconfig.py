@@ -16,7 +16,7 @@ import yaml
 
 from pinnace import ownership
 from pinnace.errors import ClusterError
-from pinnace.network import proxies
+from pinnace.network.no_proxy import no_proxy_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def user_kubeconfig() -> Path:
 def kubectl_environment(kubeconfig: Path) -> dict[str, str]:
     """What kubectl and its like need in order to use a cluster."""
     server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-    return {"KUBECONFIG": str(kubeconfig), **proxies.around(os.environ, urlsplit(server).hostname or "")}
+    return {"KUBECONFIG": str(kubeconfig), **no_proxy_variables(os.environ, urlsplit(server).hostname or "")}
 
 
 def merge(kubeconfig: Path) -> None:
