@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pinnace.components import build as building
 from pinnace.components.fetch import fetch_one
 from pinnace.components.manifest import Build, Component, Release, architecture, manifest
-from pinnace.components.store import Origin, State, Store, user_root
+from pinnace.components.store import ComponentState, Origin, Store, user_root
 from pinnace.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -67,6 +67,6 @@ def ensure_suite(reporter: Reporter) -> Path:
             building.run(component, build_argv(component, binary, target / binary), environment, reporter)
         return Origin.BUILD, go
 
-    if store.look(component).state is State.INSTALLED:
+    if store.look(component).state is ComponentState.INSTALLED:
         return store.directory(component)
     return fetch_one(component, store, lambda _, target: source(target), reporter).path

@@ -14,6 +14,7 @@
     ├── ImageError                    an image is damaged, has no name, or is none
     │   └── RegistryError             a registry cannot be reached, or refuses
     ├── ClusterError                  a cluster cannot be started, found or used
+    ├── NodeError                     this host cannot be a node, or cannot go on as one
     ├── UnsafePathError               other users could change what we would rely on
     └── NoSpaceError                  a file system is full, or too small for what was asked
 
@@ -35,6 +36,7 @@ __all__ = [
     "DownloadUnreachableError",
     "ImageError",
     "NoSpaceError",
+    "NodeError",
     "PinnaceError",
     "RegistryError",
     "SlurmError",
@@ -130,6 +132,10 @@ class RegistryError(ImageError):
 
 class ClusterError(PinnaceError):
     """A cluster cannot be started, found or used."""
+
+
+class NodeError(PinnaceError):
+    """This host cannot be a node, or cannot go on as one."""
 
 
 class UnsafePathError(PinnaceError):

@@ -68,7 +68,7 @@ for url in sys.argv[1:]:
 
 
 @dataclass(kw_only=True)
-class Tenant:
+class PodReference:
     """kubectl of somebody who has a kubeconfig and no cluster."""
 
     user: User
@@ -134,12 +134,12 @@ def restricted(alice: User) -> Iterator[Kubectl]:
 
 
 @pytest.fixture(scope="module")
-def tenant(restricted: Kubectl, bob: User) -> Tenant:
+def tenant(restricted: Kubectl, bob: User) -> PodReference:
     alice = restricted.user
     given = alice.pinnace("kubeconfig", NAME, "--for", "bob", "--namespace", TEAM, "--valid", "1h").stdout
     bob.write("tenant.kubeconfig", given)
     about = json.loads((alice.home / f".local/share/pinnace/clusters/{NAME}/cluster.json").read_text())
-    tenant = Tenant(user=bob, kubectl=about["binaries"]["kubectl"])
+    tenant = PodReference(user=bob, kubectl=about["binaries"]["kubectl"])
     restricted("-n", TEAM, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
     return tenant
 
@@ -175,14 +175,14 @@ PODS: dict[str, tuple[str, Object]] = {
 
 
 @pytest.mark.parametrize("attack", PODS)
-def test_a_pod_that_reaches_for_its_node(tenant: Tenant, attack: str) -> None:
+def test_a_pod_that_reaches_for_its_node(tenant: PodReference, attack: str) -> None:
     words, body = PODS[attack]
     said = tenant.create(body, code=1)
     assert "forbidden" in said.lower(), said
     assert words in said
 
 
-def test_the_same_through_a_controller(tenant: Tenant) -> None:
+def test_the_same_through_a_controller(tenant: PodReference) -> None:
     """Who makes the pods of a Job may do more than the tenant; the namespace decides all the same."""
     template = pod("x", **volume("hostPath", path="/home/alice"), restartPolicy="Never")
     spec = {"template": {"spec": template["spec"]}, "backoffLimit": 0}
@@ -191,7 +191,7 @@ def test_the_same_through_a_controller(tenant: Tenant) -> None:
     assert not tenant.json("get", "pods", "-l", "job-name=reaching")["items"]
 
 
-def test_what_the_role_must_not_give(tenant: Tenant) -> None:
+def test_what_the_role_must_not_give(tenant: PodReference) -> None:
     """Each of these would be a way to the cluster's administrator, or to its user."""
     asked = {
         ("create", "persistentvolumes"), ("create", "storageclasses"), ("create", "namespaces"), ("patch", "nodes"),
@@ -216,12 +216,12 @@ def test_what_the_role_must_not_give(tenant: Tenant) -> None:
     assert not may("get", "pods", "--as", f"system:serviceaccount:{TEAM}:default"), "a pod's token gives nothing"
 
 
-def test_services_that_take_the_addresses_of_others(tenant: Tenant) -> None:
+def test_services_that_take_the_addresses_of_others(tenant: PodReference) -> None:
     taking = service("taking", {"app": "x"}, {"port": 443}, externalIPs=["10.96.0.1"])
     assert "externalIPs" in tenant.create(taking, code=1)
 
 
-def test_what_a_pod_reaches_over_the_network(restricted: Kubectl, tenant: Tenant) -> None:
+def test_what_a_pod_reaches_over_the_network(restricted: Kubectl, tenant: PodReference) -> None:
     """Everything that listens on a node asks for proof, and a pod's own token is none."""
     node = restricted.json("get", "nodes")["items"][0]["status"]["addresses"][0]["address"]
     resolver = ".".join([*node.split(".")[:2], "255", "254"])
@@ -256,7 +256,7 @@ def test_what_a_pod_reaches_over_the_network(restricted: Kubectl, tenant: Tenant
     assert set(ports.split()) == {"53", "6443", "10240", "10241", "10242", "10250"}
 
 
-def test_directories_of_the_host_are_those_that_were_listed(restricted: Kubectl, tenant: Tenant) -> None:
+def test_directories_of_the_host_are_those_that_were_listed(restricted: Kubectl, tenant: PodReference) -> None:
     """Through a claim, as the host's other users; and through no claim anything else."""
 
     def claim(name: str, class_name: str, **annotations: str) -> Object:
@@ -296,7 +296,7 @@ def test_directories_of_the_host_are_those_that_were_listed(restricted: Kubectl,
     assert not (restricted.user.home / OFFERED / "by-bob").exists()
 
 
-def test_links_in_a_volume_lead_nowhere_else(tenant: Tenant) -> None:
+def test_links_in_a_volume_lead_nowhere_else(tenant: PodReference) -> None:
     """The kubelet, which is the user, prepares what a pod calls a part of its volume."""
     made = ordinary(
         once("linked", "ls /part"),
@@ -326,7 +326,7 @@ def provisioner_ends(user: User) -> int:
     return sum(log.read_text().count("provisioner ended") for log in logs)
 
 
-def test_pods_that_are_jobs_ask_slurm_for_what_they_need_alone(restricted: Kubectl, tenant: Tenant) -> None:
+def test_pods_that_are_jobs_ask_slurm_for_what_they_need_alone(restricted: Kubectl, tenant: PodReference) -> None:
     """Whose account pays is the user's to say; and notes that only the provisioner writes do not stop it."""
     refused = {
         "paid-by-others": as_job("paid-by-others", ["true"], flags="--account=other"),
@@ -350,7 +350,7 @@ def test_pods_that_are_jobs_ask_slurm_for_what_they_need_alone(restricted: Kubec
     tenant("delete", "pod", "--wait=false", "honest", "forged", *refused)
 
 
-def test_nobody_is_anonymous_at_the_api(restricted: Kubectl, tenant: Tenant) -> None:
+def test_nobody_is_anonymous_at_the_api(restricted: Kubectl, tenant: PodReference) -> None:
     """The port is open to the site; a stranger learns nothing there, not even the version."""
     about = json.loads((tenant.user.home / "tenant.kubeconfig").read_text())
     server = about["clusters"][0]["cluster"]["server"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.bridge.connections import Policy, Slurms
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.predecessors import Predecessors
-from pinnace.bridge.reconciler import Reconciler, Settings
+from pinnace.bridge.reconciler import BridgeSettings, Reconciler
 from pinnace.bridge.slurmjob import Job
 from pinnace.errors import ApiError, PinnaceError, SlurmUnreachableError
 from pinnace.kube.cache import Cache, namespaced_name
@@ -59,7 +59,7 @@ class Controller:
         self,
         access: Access,
         policy: Policy,
-        settings: Settings,
+        settings: BridgeSettings,
         *,
         namespaces: tuple[str, ...] = (),
         kinds: tuple[Resource, ...] = KINDS,

@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BridgeSettings:
     """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once.
 
     They run with ``identity``, or without one as root, which is the bridge's user in a cluster of pinnace's.
@@ -101,7 +101,7 @@ class Reconciler:
         self,
         api: Callable[[], Api],
         slurms: Slurms,
-        settings: Settings,
+        settings: BridgeSettings,
         *,
         find: Callable[[str], Job | None],
         note: Callable[[Object], None],

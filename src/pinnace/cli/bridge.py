@@ -19,7 +19,7 @@ from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
 from pinnace.bridge.pods import Identity
 from pinnace.bridge.policy import EVERY, Policy
-from pinnace.bridge.reconciler import Settings
+from pinnace.bridge.reconciler import BridgeSettings
 from pinnace.cli.naming import pick
 from pinnace.cluster.kubeconfig import user_kubeconfig
 from pinnace.errors import UsageError
@@ -149,7 +149,7 @@ def bridge(
     controller = Controller(
         access,
         policy,
-        Settings(interval=interval, image=image, pods=log_pods, identity=None if name else identity()),
+        BridgeSettings(interval=interval, image=image, pods=log_pods, identity=None if name else identity()),
         namespaces=namespaces,
         kinds=(SLURMJOB,) if own_kind_only else KINDS,
     )

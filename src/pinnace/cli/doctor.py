@@ -10,9 +10,9 @@ from pinnace.cli.durations import Duration
 from pinnace.cli.output import OutputFormat, output_option, painted, show
 from pinnace.cli.slurm_options import given_argv, slurm_options
 from pinnace.cluster.doctor import examine
-from pinnace.node.checks import State
+from pinnace.node.checks import CheckState
 
-MARKS = {State.OK: ("✓", "green"), State.WARNING: ("!", "yellow"), State.FAILED: ("✗", "red")}
+MARKS = {CheckState.OK: ("✓", "green"), CheckState.WARNING: ("!", "yellow"), CheckState.FAILED: ("✗", "red")}
 
 
 @click.command()
@@ -49,4 +49,4 @@ def doctor(context: click.Context, *, on_node: bool, wait_limit: float, output: 
                 click.echo(f"  {check.hint}")
     if output is not OutputFormat.TABLE:
         show(rows, output, columns=("host", "name", "state", "text"))
-    sys.exit(1 if any(row["state"] == State.FAILED for row in rows) else 0)
+    sys.exit(1 if any(row["state"] == CheckState.FAILED for row in rows) else 0)

@@ -38,7 +38,7 @@ from pinnace.images.oci import one_binary_image
 from pinnace.images.store import ImageStore
 from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import PortRange
-from pinnace.node.checks import ROOM
+from pinnace.node.checks import MIN_HOME_FREE
 from pinnace.node.services.containerd import SANDBOX_IMAGE
 from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, ClusterSpec, NodeRecord, NodeServices, NodeState, read_json, write_json
@@ -279,7 +279,7 @@ class Directory:
         remove_tree(self.path)
 
 
-def require_free_space(path: Path, least: int = ROOM) -> None:
+def require_free_space(path: Path, least: int = MIN_HOME_FREE) -> None:
     """A cluster writes its logs here, and does not start where it cannot."""
     if shutil.disk_usage(path).free < least:
         raise OSError(errno.ENOSPC, f"less than {least >> 20} MiB are free")

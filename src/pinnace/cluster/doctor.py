@@ -19,12 +19,11 @@ from pinnace import ownership
 from pinnace.cluster import launching
 from pinnace.cluster.directory import seed_directory, unsafe_seed
 from pinnace.components.manifest import architecture, manifest
-from pinnace.components.store import State as ComponentState
-from pinnace.components.store import Stores, user_root
+from pinnace.components.store import ComponentState, Stores, user_root
 from pinnace.errors import SlurmError, UnsafePathError
 from pinnace.interpreter import python_argv
 from pinnace.node import checks
-from pinnace.node.checks import Check, State
+from pinnace.node.checks import Check, CheckState
 from pinnace.sandbox import scratch
 from pinnace.slurm.commands import Slurm
 from pinnace.slurm.variables import submission_environment
@@ -54,7 +53,7 @@ def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator
     yield from (Finding(host=here, check=check) for check in own)
     if not on_nodes:
         yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.base(os.environ)))
-    elif not any(check.state is State.FAILED for check in own):
+    elif not any(check.state is CheckState.FAILED for check in own):
         yield from _check_nodes(options, home, limit)
 
 
@@ -120,7 +119,7 @@ def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[F
                     about = json.loads(line)
                     reports += 1
                     found = [checks.compared_clock(about["time"] - time.time())]
-                    found += [Check(**check | {"state": State(check["state"])}) for check in about["checks"]]
+                    found += [Check(**check | {"state": CheckState(check["state"])}) for check in about["checks"]]
                     yield from (Finding(host=about["host"], check=check) for check in found)
             finally:
                 in_time = timer.is_alive()

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.components.store import Origin, Record, State, explain_no_space, sha256_of
+from pinnace.components.store import ComponentState, Origin, Record, explain_no_space, sha256_of
 from pinnace.errors import ChecksumError, ComponentError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def write_bundle(entries: Iterable[Entry], file: Path, progress: Callable[[str],
         raise UsageError(f"cannot tell the format of {file.name}", hint=f"Name it *{', *'.join(MODES)}.")
     if not file.parent.is_dir():
         raise UsageError(f"there is no directory {file.parent}")
-    records = [(entry.path, entry.record) for entry in entries if entry.record and entry.state is State.INSTALLED]
+    records = [
+        (entry.path, entry.record) for entry in entries if entry.record and entry.state is ComponentState.INSTALLED
+    ]
     with explain_no_space(file.parent, "the bundle"):
         descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
         os.close(descriptor)

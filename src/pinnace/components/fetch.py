@@ -11,7 +11,7 @@ from pinnace.components.build import build
 from pinnace.components.bundle import Bundle
 from pinnace.components.download import reachable
 from pinnace.components.release import fetch_release, first_url
-from pinnace.components.store import Origin, State
+from pinnace.components.store import ComponentState, Origin
 from pinnace.errors import ToolchainError, UsageError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def fetch(
     """Make sure that all components are there and whole; install what is not into ``target``."""
     entries = {component.name: stores.look(component, deep=deep) for component in components}
     for entry in entries.values():
-        if entry.state is State.DAMAGED:
+        if entry.state is ComponentState.DAMAGED:
             reporter.note(entry.component.label, f"damaged ({entry.reason}); fetching it again")
-    missing = [entry.component for entry in entries.values() if entry.state is not State.INSTALLED]
+    missing = [entry.component for entry in entries.values() if entry.state is not ComponentState.INSTALLED]
     if missing:
         source = choose_source(wanted, missing, target.arch, reporter, sha256)
         installed = [fetch_one(component, target, source, reporter) for component in missing]
@@ -104,7 +104,7 @@ def fetch_one(component: Component, store: Store, source: Source, reporter: Repo
 
     with store.lock(component, waiting):
         entry = store.look(component)
-        if entry.state is State.INSTALLED:
+        if entry.state is ComponentState.INSTALLED:
             reporter.done(component.label, "installed meanwhile by another process")
             return entry
         start = time.monotonic()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pinnace.components import release
 from pinnace.components.download import read_small
 from pinnace.components.manifest import ARCHITECTURES, architecture, select
-from pinnace.components.store import Origin, State, Stores
+from pinnace.components.store import ComponentState, Origin, Stores
 from pinnace.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def built_sums(component: Component) -> dict[str, str]:
     """The checksums of the binaries in the store, if they were built here and without C."""
     arch = architecture()
     entry = Stores.default(arch).look(component, deep=True)
-    if entry.state is not State.INSTALLED or entry.record is None or entry.record.origin is not Origin.BUILD:
+    if entry.state is not ComponentState.INSTALLED or entry.record is None or entry.record.origin is not Origin.BUILD:
         raise ComponentError(f"{component.label} is not in the store as a build: run `pinnace fetch --from build`")
     if component.build.needs_c:
         return {}

@@ -43,7 +43,7 @@ RECORD = "record.json"
 LOCK_WAIT = 3600.0  # seconds; a cold build of Kubernetes on two cores takes a quarter of that
 
 
-class State(StrEnum):
+class ComponentState(StrEnum):
     """What the store knows of a component."""
 
     INSTALLED = "installed"
@@ -95,7 +95,7 @@ class Entry:
     """A component as a store has it."""
 
     component: Component
-    state: State
+    state: ComponentState
     path: Path
     record: Record | None = None
     reason: str = ""
@@ -148,15 +148,15 @@ class Store:
         try:
             record = Record.load((path / RECORD).read_text())
         except FileNotFoundError:
-            return Entry(component=component, state=State.MISSING, path=path)
+            return Entry(component=component, state=ComponentState.MISSING, path=path)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            return Entry(component=component, state=State.DAMAGED, path=path, reason=f"record.json: {error}")
+            return Entry(component=component, state=ComponentState.DAMAGED, path=path, reason=f"record.json: {error}")
         if record.fingerprint != component.fingerprint:
-            return Entry(component=component, state=State.MISSING, path=path, reason="made by another recipe")
+            return Entry(component=component, state=ComponentState.MISSING, path=path, reason="made by another recipe")
         reason = "; ".join(
             problem for name in component.binaries if (problem := self._problem(path, name, record, deep=deep))
         )
-        state = State.DAMAGED if reason else State.INSTALLED
+        state = ComponentState.DAMAGED if reason else ComponentState.INSTALLED
         return Entry(component=component, state=state, path=path, record=record, reason=reason)
 
     def _problem(self, path: Path, name: str, record: Record, *, deep: bool) -> str:
@@ -195,7 +195,7 @@ class Store:
                 staging.rename(final)
             finally:
                 self._sweep(home)
-        return Entry(component=component, state=State.INSTALLED, path=final, record=record)
+        return Entry(component=component, state=ComponentState.INSTALLED, path=final, record=record)
 
     def _seal(self, staging: Path, component: Component, origin: Origin, detail: str) -> Record:
         """Make the binaries read-only and durable, and write their record."""
@@ -277,7 +277,7 @@ class Stores:
     def look(self, component: Component, *, deep: bool = False) -> Entry:
         """The first store that has the component whole; otherwise what the first one says."""
         entries = [store.look(component, deep=deep) for store in self.stores]
-        return next((entry for entry in entries if entry.state is State.INSTALLED), entries[0])
+        return next((entry for entry in entries if entry.state is ComponentState.INSTALLED), entries[0])
 
     def binary(self, component: Component, name: str) -> Path:
         """The path of a verified binary."""
@@ -286,9 +286,9 @@ class Stores:
     def binaries(self, component: Component) -> dict[str, Path]:
         """The paths of a component's binaries, all verified."""
         entry = self.look(component)
-        if entry.state is State.INSTALLED:
+        if entry.state is ComponentState.INSTALLED:
             return {name: entry.path / name for name in component.binaries}
-        if entry.state is State.DAMAGED:
+        if entry.state is ComponentState.DAMAGED:
             raise ChecksumError(
                 f"{component.label} in the store is damaged: {entry.reason}", hint="Mend it with `pinnace fetch`."
             )

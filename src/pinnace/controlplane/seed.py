@@ -26,7 +26,7 @@ from pinnace.controlplane.objects import common_objects
 from pinnace.errors import ComponentError
 from pinnace.kube.client import Api
 from pinnace.network.addresses import Ranges
-from pinnace.spec import ClusterSpec, NodeSpec, Share
+from pinnace.spec import Allocation, ClusterSpec, NodeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,7 +62,7 @@ def _first_start(scratch: Path, binaries: dict[str, str]) -> Path:
                     services=IPv4Network("10.96.0.0/16"))  # fmt: skip
     pki.create_control_plane(secrets, ranges, "cluster.local")
     spec = ClusterSpec(name="seed", directory=scratch, ranges=ranges, binaries=binaries)
-    node = NodeSpec(cluster=spec, index=0, name="seed", scratch=scratch, share=Share())
+    node = NodeSpec(cluster=spec, index=0, name="seed", scratch=scratch, allocation=Allocation())
     # A path of a UNIX socket has at most 107 characters, and a home may be deep.
     with tempfile.TemporaryDirectory(prefix="pinnace-") as short, contextlib.ExitStack() as stack:
         sockets = f"unix://{short}/etcd.sock"

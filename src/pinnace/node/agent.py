@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace.errors import NodeError
 from pinnace.images import cache
 from pinnace.interpreter import python_argv
 from pinnace.network import links, listening, router, tcp_proxy
@@ -101,7 +102,7 @@ class Agent:
         self.monitor = 0
         self.init: Channel
         self.failure = ""  # why init has ended
-        self.exit_code = joining.EVICTED if node.tenant else 0  # of a pod that nobody asked: its head is gone
+        self.exit_code = joining.EVICTED if node.pod else 0  # of a pod that nobody asked: its head is gone
         self.inside: tuple[ServiceRecord, ...] = ()  # what init supervises
         self.unwritten = False  # whether the report of services is older than they are
 
@@ -163,7 +164,7 @@ class Agent:
         if isinstance(message, messages.Fabric):
             return descriptors
         reason = message.reason if isinstance(message, messages.Failed) else ""
-        raise namespaces.NamespaceError(reason or "its network could not be made")
+        raise NodeError(reason or "its network could not be made")
 
     def _cleanup(self) -> namespaces.Cleanup:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
@@ -233,7 +234,7 @@ class Agent:
                 image = ["--image", cluster.bridge] if cluster.bridge else []
                 argv = ["bridge", "--name", cluster.name, *image, *cluster.bridge_options]
                 self._command("bridge", python_argv("pinnace", *argv))
-        if self.node.tenant:
+        if self.node.pod:
             self._helper("pod-runner", self._run_pod)
         if self.node.has_ranks:
             self._helper("ranks", self._serve_ranks)
@@ -319,7 +320,7 @@ class Agent:
         if code:
             while self.init.fileno() >= 0:
                 self._init_message()
-            raise namespaces.NamespaceError(self.failure or f"its first process ended with {describe_end(code)}")
+            raise NodeError(self.failure or f"its first process ended with {describe_end(code)}")
         if ranks := self._end_ranks():
             os.waitpid(ranks, 0)
 
@@ -431,7 +432,7 @@ class Agent:
 
 def _require_certificates(code: int) -> None:
     if code:
-        raise namespaces.NamespaceError("the nodes' certificates could not be made; the lines above say why")
+        raise NodeError("the nodes' certificates could not be made; the lines above say why")
 
 
 def on_message(channel: Channel, kind: type[messages.Message], react: Callable[[], None]) -> None:

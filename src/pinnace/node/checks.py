@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace import ownership
+from pinnace.errors import NodeError
 from pinnace.network.addresses import choose, routes
 from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
 from pinnace.sandbox import ids, namespaces, scratch
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
 ADMINISTRATORS = "Ask your site's administrators"
 SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host out with --exclude."
-ROOM = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
-SCRATCH_ROOM = 256 << 20  # bytes on a host: a node without any image
-PLENTY = 5 << 30  # bytes; with less, images of an ordinary size may not fit
-WATCHES = 8  # inotify instances of a node: five of the kubelet's, two of containerd's, one of kube-proxy's
-SKEW = 60.0  # seconds of difference between clocks that are worth a word
+MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
+MIN_SCRATCH_FREE = 256 << 20  # bytes on a host: a node without any image
+AMPLE_FREE = 5 << 30  # bytes; with less, images of an ordinary size may not fit
+INOTIFY_INSTANCES = 8  # inotify instances of a node: five of the kubelet's, two of containerd's, one of kube-proxy's
+CLOCK_SKEW_WARNING = 60.0  # seconds of difference between clocks that are worth a word
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """How a check went."""
 
     OK = "ok"
@@ -59,21 +60,21 @@ class Check:
     """What was looked at, how it is, and what to do if it is not well."""
 
     name: str
-    state: State
+    state: CheckState
     text: str
     hint: str = ""
 
 
 def ok(name: str, text: str) -> Check:
-    return Check(name=name, state=State.OK, text=text)
+    return Check(name=name, state=CheckState.OK, text=text)
 
 
 def warning(name: str, text: str, hint: str) -> Check:
-    return Check(name=name, state=State.WARNING, text=text, hint=hint)
+    return Check(name=name, state=CheckState.WARNING, text=text, hint=hint)
 
 
 def failed(name: str, text: str, hint: str) -> Check:
-    return Check(name=name, state=State.FAILED, text=text, hint=hint)
+    return Check(name=name, state=CheckState.FAILED, text=text, hint=hint)
 
 
 def host_checks(base: Path) -> Iterator[Check]:
@@ -82,7 +83,7 @@ def host_checks(base: Path) -> Iterator[Check]:
     needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base), watches()]
     yield from needed
     yield addresses()
-    if not any(check.state is State.FAILED for check in needed):
+    if not any(check.state is CheckState.FAILED for check in needed):
         yield from trial(base)
 
 
@@ -148,12 +149,12 @@ def scratch_space(base: Path) -> Check:
         return failed(name, f"{base} is not safe from other users: {unsafe}", hint)
     if flags & os.ST_NOEXEC:
         return failed(name, f"{base} is mounted noexec: nothing in an image could be run", hint)
-    return _space(name, base, free, SCRATCH_ROOM, hint)
+    return _space(name, base, free, MIN_SCRATCH_FREE, hint)
 
 
 def home(path: Path, token: str = "") -> Iterator[Check]:
     """The directory with clusters and components. ``token`` is a file that another host has put there."""
-    hint = "Set PINNACE_HOME to a directory that you may write to, on a file system that all nodes share."
+    hint = "Set PINNACE_HOME to a directory that you may write to, on a file system that all nodes allocation."
     if token and not (path / token).exists():
         yield failed("home", f"{path} is not the same directory as on {token.split('-')[1]}", hint)
         return
@@ -169,7 +170,7 @@ def home(path: Path, token: str = "") -> Iterator[Check]:
         yield failed("home", f"{path}: {error.strerror}", hint)
         return
     shared = ", the same on all hosts" if token else ""
-    checked = _space("home", path, free, ROOM, "Free some space or your quota, or set PINNACE_HOME elsewhere.")
+    checked = _space("home", path, free, MIN_HOME_FREE, "Free some space or your quota, or set PINNACE_HOME elsewhere.")
     yield Check(name=checked.name, state=checked.state, text=checked.text + shared, hint=checked.hint)
 
 
@@ -187,11 +188,12 @@ def watches() -> Check:
     """Whether the kubelet and containerd will get what they watch files with, of which a user has few on a host."""
     name, taken = "file watches", []
     try:
-        for _ in range(WATCHES):
+        for _ in range(INOTIFY_INSTANCES):
             taken += [inotify_init1(os.O_CLOEXEC)]
     except OSError:
         limit = _read("/proc/sys/fs/inotify/max_user_instances").strip()
-        text = f"a node needs {WATCHES} inotify instances, and yours ({limit or 'some'} on a host) are nearly all taken"
+        yours = f"yours ({limit or 'some'} on a host) are nearly all taken"
+        text = f"a node needs {INOTIFY_INSTANCES} inotify instances, and {yours}"
         hint = "Have fewer nodes and other programs that watch files on that host at a time, or ask your site's"
         return failed(name, text, f"{hint} administrators for a higher fs.inotify.max_user_instances.")
     finally:
@@ -203,8 +205,8 @@ def watches() -> Check:
 def require_watches() -> None:
     """Raise if a node would not come up for want of them: containerd would try again and again."""
     check = watches()
-    if check.state is State.FAILED:
-        raise namespaces.NamespaceError(check.text, hint=check.hint)
+    if check.state is CheckState.FAILED:
+        raise NodeError(check.text, hint=check.hint)
 
 
 def require_clock(made: float, now: float) -> None:
@@ -212,9 +214,7 @@ def require_clock(made: float, now: float) -> None:
     if made - CLOCK_SKEW <= now <= made + LIFE:
         return
     said = f"{_span(abs(now - made))} {'ahead' if now > made else 'behind'}"
-    raise namespaces.NamespaceError(
-        f"its clock is {said}, by the clock of the host where the cluster was made", hint=SET_CLOCK
-    )
+    raise NodeError(f"its clock is {said}, by the clock of the host where the cluster was made", hint=SET_CLOCK)
 
 
 def compared_clock(skew: float) -> Check:
@@ -223,9 +223,9 @@ def compared_clock(skew: float) -> Check:
     said = f"{_span(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
     if skew < -CLOCK_SKEW or skew > LIFE:
         return failed(name, said, SET_CLOCK)
-    if abs(skew) > SKEW:
+    if abs(skew) > CLOCK_SKEW_WARNING:
         return warning(name, said, SET_CLOCK)
-    return ok(name, f"within {SKEW:.0f} s of this host's")
+    return ok(name, f"within {CLOCK_SKEW_WARNING:.0f} s of this host's")
 
 
 def trial(base: Path) -> list[Check]:
@@ -240,11 +240,11 @@ def trial(base: Path) -> list[Check]:
             os.waitpid(monitor, 0)
         finally:
             scratch.remove(directory)
-    except (OSError, namespaces.NamespaceError) as error:
+    except (OSError, NodeError) as error:
         return [failed("node", str(error), f"{ADMINISTRATORS}; they will know the cause.")]
     if not heard:
         return [failed("node", "its first process ended", "The lines above say why.")]
-    return [Check(**about | {"state": State(about["state"])}) for about in json.loads(heard)]
+    return [Check(**about | {"state": CheckState(about["state"])}) for about in json.loads(heard)]
 
 
 def _try_inside(line: socket.socket, directory: Path) -> None:
@@ -289,7 +289,7 @@ def _space(name: str, path: Path, free: int, least: int, hint: str) -> Check:
     said = f"{free / 2**30:.1f} GiB free in {path}" if free >= 1 << 30 else f"{free >> 20} MiB free in {path}"
     if free < least:
         return failed(name, said, hint)
-    return warning(name, said, hint) if free < PLENTY else ok(name, said)
+    return warning(name, said, hint) if free < AMPLE_FREE else ok(name, said)
 
 
 def _span(seconds: float) -> str:
@@ -325,8 +325,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pinnace-checks")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--token", default="")
-    words = parser.parse_args(argv)
-    checks = [*home(words.home, words.token), *host_checks(scratch.base(os.environ))]
+    args = parser.parse_args(argv)
+    checks = [*home(args.home, args.token), *host_checks(scratch.base(os.environ))]
     name = host_name(os.environ)
     print(json.dumps({"host": name, "time": time.time(), "checks": [asdict(check) for check in checks]}), flush=True)  # noqa: T201
     return 0

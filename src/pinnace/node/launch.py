@@ -22,9 +22,9 @@ from pinnace.node import checks
 from pinnace.node.agent import Agent, leave_on_signals, say
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs import joining, start_throttle
-from pinnace.sandbox import namespaces, scratch
+from pinnace.sandbox import scratch
 from pinnace.slurm import host_name
-from pinnace.spec import HEAD, ClusterSpec, Mpi, NodeRecord, NodeSpec, NodeState, Share, Tenant
+from pinnace.spec import HEAD, Allocation, ClusterSpec, Mpi, NodeRecord, NodeSpec, NodeState, PodReference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default=host_name(os.environ))
     parser.add_argument("--join", action="store_true", help="be one more node of a cluster that runs")
     parser.add_argument("--as", dest="known_as", help="the name of a node that joins; by default that of its job")
-    parser.add_argument("--pod", type=Tenant.parse, help="be there for this pod alone")
+    parser.add_argument("--pod", type=PodReference.parse, help="be there for this pod alone")
     parser.add_argument("--image", action="append", default=[], help="that the pod will want (repeat)")
     parser.add_argument("--volumes", action="store_true", help="the pod has volumes that are claimed")
     parser.add_argument("--mpi-container", action="append", default=[], help="to be started by mpiexec (repeat)")
@@ -91,14 +91,14 @@ class Launch:
                 self.taints = (HEAD_TAINT,)
             checks.require_watches()
             return Agent(self._node(place), self.turn, self.certificates).run()
-        except (OSError, namespaces.NamespaceError, PinnaceError) as error:
+        except (OSError, PinnaceError) as error:
             self._fail(error)
             return 1
         finally:
             if place:
                 scratch.remove(place)
 
-    def _wait_for_turn(self, place: Path, pod: Tenant) -> bool:
+    def _wait_for_turn(self, place: Path, pod: PodReference) -> bool:
         """Nodes for single pods start a few at a time. Whether the pod still waits for one afterwards."""
         self.turn = start_throttle.acquire(place, os.getuid(), start_throttle.max_starting(os.cpu_count() or 1))
         if not self.turn.waited:
@@ -121,11 +121,11 @@ class Launch:
             index=self.index or HEAD,
             name=self.name,
             scratch=place,
-            share=allocated(os.environ),
+            allocation=allocated(os.environ),
             joined=args.join,
             labels=self.labels,
             taints=self.taints,
-            tenant=args.pod,
+            pod=args.pod,
             images=tuple(args.image),
             volumes=args.volumes or not args.pod,
             mpi=mpi if args.mpi_container else None,
@@ -140,12 +140,12 @@ class Launch:
             record.write(self.spec.node_file(self.index))
 
 
-def allocated(environment: Mapping[str, str]) -> Share:
+def allocated(environment: Mapping[str, str]) -> Allocation:
     """What Slurm has given us of this host: all of it, where it does not say."""
     cpus = environment.get("SLURM_CPUS_ON_NODE")
     per_node, per_cpu = environment.get("SLURM_MEM_PER_NODE"), environment.get("SLURM_MEM_PER_CPU")
     memory = int(per_node) if per_node else int(per_cpu or 0) * int(cpus or 0)
-    return Share(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
+    return Allocation(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
 
 
 def may_not_join(spec: ClusterSpec) -> str:
@@ -165,9 +165,9 @@ def joining_index(spec: ClusterSpec, name: str) -> int:
 
 def explain(error: Exception, base: Path) -> tuple[str, str]:
     """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
-    if isinstance(error, (namespaces.NamespaceError, PinnaceError)) and error.hint:
+    if isinstance(error, PinnaceError) and error.hint:
         return str(error), error.hint
     for check in checks.host_checks(base):
-        if check.state is checks.State.FAILED:
+        if check.state is checks.CheckState.FAILED:
             return f"{check.name}: {check.text}", check.hint
     return str(error), ""

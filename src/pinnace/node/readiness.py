@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CALL = 1.0  # seconds to wait for an answer before it is tried anew
+CONNECT_TIMEOUT = 1.0  # seconds to wait for an answer before it is tried anew
 
 
 def after(delay: float) -> Callable[[], bool]:
@@ -39,7 +39,7 @@ def listening(host: str, port: int) -> Callable[[], bool]:
     def connect() -> bool:
         nonlocal call, patience
         if call is None:
-            call, patience = socket.socket(), after(CALL)
+            call, patience = socket.socket(), after(CONNECT_TIMEOUT)
             call.setblocking(False)
             call.connect_ex((host, port))
         _, answered, _ = select.select([], [call], [], 0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pinnace.errors import NodeError
 from pinnace.node.forking import SLURM_SIGNALS, fork
 from pinnace.node.messages import Channel
 from pinnace.sandbox.linux import die_with_parent
@@ -34,10 +35,6 @@ NO_PROCESS_PAUSE = 0.5  # seconds between attempts then
 NOT_STARTED = "not started: there is no process to be had"
 MAX_RESTARTS = 8  # in a row, about forty seconds, after which an essential service is given up
 READINESS_INTERVAL = 0.01  # seconds between looks at what services wait for
-
-
-class EssentialServiceError(Exception):
-    """A service without which there is no cluster does not stay up."""
 
 
 class RestartPolicy(StrEnum):
@@ -266,7 +263,7 @@ class Supervisor:
         running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
         self._changed()
         if running.service.essential and running.restarts > MAX_RESTARTS:
-            raise EssentialServiceError(
+            raise NodeError(
                 f"{running.service.name} does not stay up: {running.restarts} ends in a row, "
                 f"the last with {running.last_end}\n{last_line(running.service.run.log)}"
             )

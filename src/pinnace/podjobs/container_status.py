@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pinnace.spec import Share
+    from pinnace.spec import Allocation
 
 
 class ContainerdStatus:
@@ -53,11 +53,14 @@ def is_completed(pod: dict[str, Any], exit_code_of: Callable[[str], int | None])
     return has_ended(pod) or (bool(statuses) and all(code(status) == 0 for status in statuses))
 
 
-def fits_twice(pod: dict[str, Any], share: Share) -> bool:
+def fits_twice(pod: dict[str, Any], allocation: Allocation) -> bool:
     """Whether a kubelet would admit a second such pod before it calls the first one ended."""
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
     if pod["spec"].get("hostNetwork") or any("hostPort" in port for port in ports):
         return False
     wanted = needs(pod)
-    offered = {"cpu": min(share.cpus or sys.maxsize, os.cpu_count() or 1), "memory": share.memory or sys.maxsize}
+    offered = {
+        "cpu": min(allocation.cpus or sys.maxsize, os.cpu_count() or 1),
+        "memory": allocation.memory or sys.maxsize,
+    }
     return all(2 * amount <= offered.get(name, 0) for name, amount in wanted.items())

@@ -32,7 +32,7 @@ from pinnace.podjobs.actions import Submit
 from pinnace.podjobs.backlog import Backlog
 from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import MARK, NUMBER, Memory, World, is_ours, plan
-from pinnace.podjobs.settings import Settings
+from pinnace.podjobs.settings import PodJobSettings
 from pinnace.podjobs.submission import claimed, submission
 from pinnace.slurm.commands import Slurm
 from pinnace.slurm.variables import submission_environment
@@ -67,7 +67,7 @@ class PodJobController:
         if spec.provisioning is None:
             raise UsageError("this cluster has no provisioner")
         self.spec, self.provisioning = spec, spec.provisioning
-        self.settings = Settings.from_json(spec.provisioning.settings)
+        self.settings = PodJobSettings.from_json(spec.provisioning.settings)
         self.access = access
         self.slurm = Slurm()
         self.memory = Memory()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pinnace.podjobs.pod_api import PodApi
     from pinnace.podjobs.reconciler import World
-    from pinnace.podjobs.settings import Settings
+    from pinnace.podjobs.settings import PodJobSettings
     from pinnace.slurm.commands import Slurm
     from pinnace.slurm.jobs import QueuedJob
     from pinnace.slurm.options import SbatchOptions
@@ -123,7 +123,7 @@ class Elastic:
     pod_api: Callable[[], PodApi]
     slurm: Slurm
     spec: ClusterSpec
-    settings: Settings
+    settings: PodJobSettings
     begun: bool = False
     idle: dict[str, float] = field(default_factory=dict)
     hold: float = 0.0

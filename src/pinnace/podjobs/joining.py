@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pinnace.spec import Tenant
+    from pinnace.spec import PodReference
 
 EVICTED = 143  # what a pod that was ended by a signal leaves with, unless its containers say otherwise
 ZONE = "slurm-jobs"
@@ -34,10 +34,10 @@ def labels(environment: Mapping[str, str], host: str) -> dict[str, str]:
     return known
 
 
-def taints(tenant: Tenant | None, known_as: str | None) -> tuple[str, ...]:
+def taints(reference: PodReference | None, known_as: str | None) -> tuple[str, ...]:
     """Nobody else is to be placed on a node that is for one pod: the provisioner's, or that of ``pinnace pod``.
 
     From the start: DaemonSets put their pods on a node that is cordoned, too. An elastic node is for anybody.
     """
-    whose = tenant.uid if tenant else (known_as or "")[-LONGEST_VALUE:].lstrip("-.")
+    whose = reference.uid if reference else (known_as or "")[-LONGEST_VALUE:].lstrip("-.")
     return (f"pinnace.dev/pod={whose}:NoSchedule",) if whose else ()

@@ -109,7 +109,7 @@ def find(directory: Path, namespace: str, pod: str, container: str, *, previous:
     return runs[position] if len(runs) >= -position else None
 
 
-class Handler(BaseHTTPRequestHandler):
+class LogHandler(BaseHTTPRequestHandler):
     """Answers the API server, and nobody else."""
 
     directory: Path
@@ -158,8 +158,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(directory: str, address: str, *others: str) -> None:
     certificate, key, ca, client = others
-    Handler.directory = Path(directory)
-    one_client.serve(Handler, (address, ARCHIVE_PORT), certificate=certificate, key=key, ca=ca, client=client)
+    LogHandler.directory = Path(directory)
+    one_client.serve(LogHandler, (address, ARCHIVE_PORT), certificate=certificate, key=key, ca=ca, client=client)
 
 
 if __name__ == "__main__":

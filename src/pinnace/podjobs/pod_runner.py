@@ -33,7 +33,7 @@ from pinnace.podjobs.joining import EVICTED
 from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import retirement
 from pinnace.podjobs.reuse import JobReuse, bind
-from pinnace.podjobs.submission import claim_names, tenant_of
+from pinnace.podjobs.submission import claim_names, pod_reference
 from pinnace.spec import HEAD
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pinnace.kube.access import Access
     from pinnace.podjobs.start_throttle import StartSlot
-    from pinnace.spec import ClusterSpec, NodeSpec, Tenant
+    from pinnace.spec import ClusterSpec, NodeSpec, PodReference
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETIRE_INTERVAL = 0.5  # seconds
@@ -59,9 +59,9 @@ class PodRunner:
     """
 
     def __init__(self, node: NodeSpec, turn: StartSlot | None, containerd: Path) -> None:
-        if node.tenant is None:
+        if node.pod is None:
             raise ValueError("this node is for no pod")
-        self.node, self.tenant, self.turn = node, node.tenant, turn
+        self.node, self.pod, self.turn = node, node.pod, turn
         self.containerd = ContainerdStatus(containerd)
         self.access = _access(node.cluster)
         self.api = Api(self.access)
@@ -76,7 +76,7 @@ class PodRunner:
 
     def run(self) -> int:
         """The exit code of the last pod, when it has ended."""
-        pod = _take(self.api, self.tenant, self.node)
+        pod = _take(self.api, self.pod, self.node)
         watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
         if pod and pod["spec"]["nodeName"] != self.node.name:
             pod = self.reuse.bind_next(pod)
@@ -85,9 +85,9 @@ class PodRunner:
         last, before = pod, []
         while pod:
             if claims := claim_names(pod):
-                work = (Api(self.access), self.node.name, tenant_of(pod), claims)
+                work = (Api(self.access), self.node.name, pod_reference(pod), claims)
                 threading.Thread(target=_choose_volumes, args=work, daemon=True).start()
-            early = fits_twice(pod, self.node.share) and self.reuse.is_open
+            early = fits_twice(pod, self.node.allocation) and self.reuse.is_open
             last = self._live(
                 pod, partial(is_completed, exit_code_of=self.containerd.exit_code) if early else has_ended
             )
@@ -128,7 +128,7 @@ class PodRunner:
         while pod is not None and not done(pod):
             if self.evicted.is_set() and deadline == math.inf:
                 deadline = time.monotonic() + EVICT_LIMIT
-                _set_deadline(self.api, tenant_of(pod))
+                _set_deadline(self.api, pod_reference(pod))
             if time.monotonic() > deadline:
                 return pod
             try:
@@ -162,15 +162,15 @@ class PodRunner:
         return pod
 
 
-def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
+def is_waited_for(cluster: ClusterSpec, reference: PodReference) -> bool:
     """Whether a pod is there and has no node. In doubt it has none: who tries to take it will find out."""
     try:
-        pod = Api(_access(cluster)).get(tenant.path)
+        pod = Api(_access(cluster)).get(reference.path)
     except ApiError as error:
         return error.code != http.HTTPStatus.NOT_FOUND
     except API_UNREACHABLE:
         return True
-    return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
+    return bool(pod["metadata"]["uid"] == reference.uid and not pod["spec"].get("nodeName"))
 
 
 def _access(cluster: ClusterSpec) -> Access:
@@ -191,8 +191,8 @@ def node_object(node: NodeSpec) -> dict[str, Any]:
     labels = {**node.labels, "kubernetes.io/hostname": node.name}
     metadata = {"name": node.name, "labels": labels}
     offer = {
-        "cpu": str(node.share.cpus or os.cpu_count()),
-        "memory": str(node.share.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "cpu": str(node.allocation.cpus or os.cpu_count()),
+        "memory": str(node.allocation.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
         "ephemeral-storage": "1Ti",
         "pods": "250",
     }
@@ -206,33 +206,33 @@ def node_object(node: NodeSpec) -> dict[str, Any]:
     }
 
 
-def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
+def _take(api: Api, reference: PodReference, node: NodeSpec) -> dict[str, Any] | None:
     """Bind the pod to this node. As it is then: here, or on the node that was faster; None if it is gone."""
     while True:
         try:
             with contextlib.suppress(ApiError):
                 api.create("/api/v1/nodes", node_object(node))
-                bind(api, tenant, node.name)
-            pod: dict[str, Any] = api.get(tenant.path)
+                bind(api, reference, node.name)
+            pod: dict[str, Any] = api.get(reference.path)
         except ApiError as error:
             if error.code == http.HTTPStatus.NOT_FOUND:
                 return None
         except API_UNREACHABLE:
             pass
         else:
-            if pod["metadata"]["uid"] != tenant.uid:
+            if pod["metadata"]["uid"] != reference.uid:
                 return None
             if pod["spec"].get("nodeName"):
                 return pod
         time.sleep(API_RETRY_PAUSE)
 
 
-def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> None:
+def _choose_volumes(api: Api, node: str, reference: PodReference, claims: set[str]) -> None:
     """What the scheduler does for volumes that wait for their first consumer: say on which node it is."""
     deadline = time.monotonic() + CLAIMS_LIMIT
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
-            path = f"/api/v1/namespaces/{tenant.namespace}/persistentvolumeclaims/{name}"
+            path = f"/api/v1/namespaces/{reference.namespace}/persistentvolumeclaims/{name}"
             with contextlib.suppress(*API_FAILURES):
                 claim = api.get(path)
                 if claim["status"].get("phase") == "Pending":
@@ -241,8 +241,8 @@ def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> No
         time.sleep(API_RETRY_PAUSE)
 
 
-def _set_deadline(api: Api, tenant: Tenant) -> None:
+def _set_deadline(api: Api, reference: PodReference) -> None:
     """Let the kubelet end the pod: its time is up."""
     with contextlib.suppress(*API_FAILURES):
-        metadata = {"uid": tenant.uid, "annotations": {pod_status.EVICTED: "true"}}
-        api.patch(tenant.path, {"metadata": metadata, "spec": {"activeDeadlineSeconds": 1}})
+        metadata = {"uid": reference.uid, "annotations": {pod_status.EVICTED: "true"}}
+        api.patch(reference.path, {"metadata": metadata, "spec": {"activeDeadlineSeconds": 1}})

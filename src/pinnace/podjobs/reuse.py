@@ -27,8 +27,8 @@ from pinnace.kube.events import NORMAL
 from pinnace.podjobs.node_selection import selection
 from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import NUMBER
-from pinnace.podjobs.settings import Settings
-from pinnace.podjobs.submission import comment, job_options, least_time, tenant_of
+from pinnace.podjobs.settings import PodJobSettings
+from pinnace.podjobs.submission import comment, job_options, least_time, pod_reference
 from pinnace.slurm.commands import Slurm
 from pinnace.slurm.times import parse_limit
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pinnace.kube.client import Api
-    from pinnace.spec import NodeSpec, Tenant
+    from pinnace.spec import NodeSpec, PodReference
 
     Object = dict[str, Any]
 
@@ -47,7 +47,7 @@ MAX_CANDIDATES = 32  # pods of which one is chosen at random: other nodes that l
 SEARCH_DELAYS = (0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)  # seconds before each search: a Job makes a pod when one has ended
 
 
-def reuse_key(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> str:
+def reuse_key(pod: Object, owners: Sequence[Object], settings: PodJobSettings, given: Sequence[str]) -> str:
     """Equal for pods that may run in the same job; empty for a pod that has its job to itself."""
     controller = pods.controller_uid(pod)
     if not controller or not settings.reuse_seconds:
@@ -63,7 +63,7 @@ def reuse_key(pod: Object, owners: Sequence[Object], settings: Settings, given: 
     return json.dumps([pod["metadata"]["namespace"], controller, asked, labels], sort_keys=True)
 
 
-def reuse_window(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> float:
+def reuse_window(pod: Object, owners: Sequence[Object], settings: PodJobSettings, given: Sequence[str]) -> float:
     """For how many seconds after its start a job takes more pods, so that the last has its time before the limit."""
     asked = job_options(pod, owners, settings, given).get("time")
     if not asked:
@@ -84,12 +84,12 @@ def is_waiting(pod: Object) -> bool:
     )
 
 
-def bind(api: Api, tenant: Tenant, node: str, annotations: dict[str, str] | None = None) -> None:
+def bind(api: Api, reference: PodReference, node: str, annotations: dict[str, str] | None = None) -> None:
     """Give a pod its node, as a scheduler does; the pod gets the annotations."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    metadata = {"name": tenant.name, "uid": tenant.uid, "annotations": annotations or {}}
+    metadata = {"name": reference.name, "uid": reference.uid, "annotations": annotations or {}}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    api.request("POST", f"{tenant.path}/binding", body)
+    api.request("POST", f"{reference.path}/binding", body)
 
 
 class JobReuse:
@@ -98,7 +98,7 @@ class JobReuse:
     def __init__(self, node: NodeSpec, api: Api) -> None:
         self.node, self.api = node, api
         provisioning = node.cluster.provisioning
-        self.settings = Settings.from_json(provisioning.settings) if provisioning else Settings()
+        self.settings = PodJobSettings.from_json(provisioning.settings) if provisioning else PodJobSettings()
         self.given = provisioning.options if provisioning else ()
         self.begin = time.monotonic()
         self.until = self.begin + self.settings.reuse_seconds
@@ -159,7 +159,7 @@ class JobReuse:
     def _bind(self, pod: Object) -> Object | None:
         """The pod as it is on this node; None if another was faster, or it is gone."""
         with ignoring(http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND):
-            bind(self.api, tenant_of(pod), self.node.name, {NUMBER: self.job})
+            bind(self.api, pod_reference(pod), self.node.name, {NUMBER: self.job})
             return pod | {"spec": pod["spec"] | {"nodeName": self.node.name}}
         return None
 

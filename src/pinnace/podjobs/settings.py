@@ -41,7 +41,7 @@ MEMORY = ("per-node", "per-cpu", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PodJobSettings:
     memory: str = "per-node"
     exclusive: bool = False
     overhead_mib: int = 640
@@ -57,25 +57,25 @@ class Settings:
     priorities: dict[str, list[str]] = field(default_factory=dict)
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> Settings:
-        known = {entry.name: entry.type for entry in fields(Settings)}
+    def from_json(data: dict[str, Any]) -> PodJobSettings:
+        known = {entry.name: entry.type for entry in fields(PodJobSettings)}
         for name, value in data.items():
             if name not in known:
                 raise UsageError(f"pods.toml: there is no setting {name!r}", hint=f"There are: {', '.join(known)}.")
-            if not isinstance(value, type(getattr(Settings(), name))):
+            if not isinstance(value, type(getattr(PodJobSettings(), name))):
                 raise UsageError(f"pods.toml: {name} cannot be {value!r}")
-        settings = Settings(**data)
+        settings = PodJobSettings(**data)
         if settings.memory not in MEMORY:
             raise UsageError(f"pods.toml: memory cannot be {settings.memory!r}", hint=f"One of {', '.join(MEMORY)}.")
         return settings
 
     @staticmethod
-    def load(path: Path) -> Settings:
+    def load(path: Path) -> PodJobSettings:
         """From a file; all as it is by default where there is none. What could not be used later is refused now."""
         try:
-            settings = Settings.from_json(tomllib.loads(path.read_text()))
+            settings = PodJobSettings.from_json(tomllib.loads(path.read_text()))
         except FileNotFoundError:
-            return Settings()
+            return PodJobSettings()
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path} cannot be read: {error}") from error
         settings.check_options()

@@ -17,14 +17,14 @@ from pinnace.podjobs.node_selection import selection
 from pinnace.slurm.allowed_options import check_pod_values, check_restricted, owner_options
 from pinnace.slurm.options import argv, merge
 from pinnace.slurm.scripts import batch_script
-from pinnace.spec import Tenant, agent_argv
+from pinnace.spec import PodReference, agent_argv
 from pinnace.validation import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pinnace.podjobs.settings import Settings
+    from pinnace.podjobs.settings import PodJobSettings
     from pinnace.slurm.options import SbatchOptions
 
     Object = dict[str, Any]
@@ -62,19 +62,19 @@ def submitted_for(line: str, cluster: str) -> str | None:
     return claimed(found[1], cluster) if found else None
 
 
-def tenant_of(pod: Object) -> Tenant:
+def pod_reference(pod: Object) -> PodReference:
     metadata = pod["metadata"]
-    return Tenant(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+    return PodReference(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
 
 
 def comment(cluster: str, pod: Object, owners: Sequence[Object]) -> str:
     """For squeue and sacct: the cluster, the pod, and to whom it belongs in the end."""
-    tenant = tenant_of(pod)
+    reference = pod_reference(pod)
     whose = f":{owners[-1]['kind']}/{owners[-1]['metadata']['name']}" if owners else ""
-    return plain("the comment", f"{tag(cluster, tenant.uid)}:{tenant.namespace}/{tenant.name}{whose}")
+    return plain("the comment", f"{tag(cluster, reference.uid)}:{reference.namespace}/{reference.name}{whose}")
 
 
-def resource_options(pod: Object, settings: Settings) -> SbatchOptions:
+def resource_options(pod: Object, settings: PodJobSettings) -> SbatchOptions:
     """CPUs, memory, scratch and generic resources."""
     wanted = needs(pod)
     options: SbatchOptions = {"cpus-per-task": str(max(1, math.ceil(wanted.get("cpu", Decimal(0)))))}
@@ -108,13 +108,13 @@ def least_time(pod: Object) -> int:
     return seconds + START + GRACE if seconds else 0
 
 
-def time_option(pod: Object, settings: Settings) -> SbatchOptions:
+def time_option(pod: Object, settings: PodJobSettings) -> SbatchOptions:
     """The last of those who may share a job needs as long as the first."""
     shared = settings.reuse_seconds if controller_uid(pod) else 0
     return {"time": str(math.ceil((least_time(pod) + shared) / 60))} if least_time(pod) else {}
 
 
-def priority_options(pod: Object, settings: Settings) -> SbatchOptions:
+def priority_options(pod: Object, settings: PodJobSettings) -> SbatchOptions:
     """By the site's table; otherwise what is below the ordinary in Kubernetes is so in Slurm."""
     name, value = pod["spec"].get("priorityClassName", ""), pod["spec"].get("priority", 0)
     if name in settings.priorities:
@@ -122,7 +122,7 @@ def priority_options(pod: Object, settings: Settings) -> SbatchOptions:
     return {"nice": str(min(-value, 2147483645))} if value < 0 else {}
 
 
-def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given: Sequence[str]) -> SbatchOptions:
+def job_options(pod: Object, owners: Iterable[Object], settings: PodJobSettings, given: Sequence[str]) -> SbatchOptions:
     """All of them. What is nearer to the pod counts more: cluster, translation, the owners' wishes, the pod's own."""
     where, _ = selection(pod)
     also = frozenset(flag.removeprefix("--") for flag in settings.flags)
@@ -145,7 +145,7 @@ def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given
 def submission(
     pod: Object,
     owners: Sequence[Object],
-    settings: Settings,
+    settings: PodJobSettings,
     *,
     cluster: str,
     directory: Path,
@@ -155,7 +155,7 @@ def submission(
     """The job that becomes the node of a pod."""
     options = job_options(pod, owners, settings, given)
     _, labels = selection(pod)
-    agent = agent_argv(directory, "--join", "--pod", str(tenant_of(pod)), python=python)
+    agent = agent_argv(directory, "--join", "--pod", str(pod_reference(pod)), python=python)
     agent += [f"--image={name}" for name in local_images(pod)]
     agent += mpi_words(pod, owners, settings)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
@@ -166,7 +166,7 @@ def submission(
     )
 
 
-def mpi_words(pod: Object, owners: Sequence[Object], settings: Settings) -> list[str]:
+def mpi_words(pod: Object, owners: Sequence[Object], settings: PodJobSettings) -> list[str]:
     """For the agent: which containers are started by mpiexec, and with which flags. The nearest word counts."""
     words = (pod_annotations.mpi_flags(thing["metadata"].get("annotations", {})) for thing in (pod, *owners))
     given = next((text for text in words if text is not None), None)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace.errors import NodeError
 from pinnace.sandbox.ids import MAX_IDS, subordinate_ranges
 from pinnace.sandbox.linux import (
     CLONE_NEWCGROUP,
@@ -48,14 +49,6 @@ USERNS_READY = b"u"
 ONE_USER, MANY_USERS = b"1", b"m"
 MONITOR_SIGNALS = {AGENT_GONE, signal.SIGCHLD}
 IN_ORDER = 3  # exit code of an init that has left its files in a state that later nodes can use
-
-
-class NamespaceError(Exception):
-    """The kernel or the site does not let us make a node here. ``hint`` says what to do, if we know it."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +78,7 @@ def map_ids(pid: int) -> bytes:
         argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, MAX_IDS))]
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:
-            raise NamespaceError(f"{tool}: {result.stderr.strip()}")
+            raise NodeError(f"{tool}: {result.stderr.strip()}")
     return MANY_USERS
 
 
@@ -111,7 +104,7 @@ def start(init: Callable[[socket.socket], None], cleanup: Cleanup) -> tuple[int,
     ready_theirs.close()
     with ready_ours:
         if ready_ours.recv(1) != USERNS_READY:
-            raise NamespaceError("this host does not allow user namespaces")
+            raise NodeError("this host does not allow user namespaces")
         ready_ours.send(map_ids(monitor))
     return monitor, ours
 
@@ -132,7 +125,7 @@ def as_root(work: Callable[[], bool]) -> bool:
         with ours:
             if ours.recv(1) == USERNS_READY:
                 ours.send(map_ids(child))
-    except NamespaceError:
+    except NodeError:
         return False
     finally:
         _, status = os.waitpid(child, 0)

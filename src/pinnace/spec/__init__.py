@@ -12,7 +12,7 @@ from pinnace.spec.cluster import (
     agent_argv,
 )
 from pinnace.spec.files import read_json, write_json
-from pinnace.spec.node import Mpi, NodeSpec, Share, Tenant
+from pinnace.spec.node import Allocation, Mpi, NodeSpec, PodReference
 from pinnace.spec.records import NodeRecord, NodeServices, NodeState, ServiceRecord, ServiceState
 
 __all__ = [
@@ -21,18 +21,18 @@ __all__ = [
     "HEAD",
     "LIFE",
     "METRICS_DELAY",
+    "Allocation",
     "ClusterSpec",
     "Mpi",
     "NodeRecord",
     "NodeServices",
     "NodeSpec",
     "NodeState",
+    "PodReference",
     "Provisioning",
     "Restriction",
     "ServiceRecord",
     "ServiceState",
-    "Share",
-    "Tenant",
     "agent_argv",
     "read_json",
     "write_json",

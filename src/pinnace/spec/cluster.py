@@ -128,7 +128,9 @@ class ClusterSpec:
 
     @staticmethod
     def load(directory: Path) -> ClusterSpec:
-        ownership.require(directory, "the cluster's directory", "set PINNACE_HOME to a directory that all hosts share")
+        ownership.require(
+            directory, "the cluster's directory", "set PINNACE_HOME to a directory that all hosts allocation"
+        )
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))

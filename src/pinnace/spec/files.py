@@ -1,4 +1,4 @@
-"""JSON files in the cluster's directory, which hosts share: a reader sees a whole file or none, also on NFS."""
+"""JSON files in the cluster's directory, which hosts allocation: a reader sees a whole file or none, also on NFS."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class Allocation:
     """What Slurm allocated to us on a host; None is all of it."""
 
     cpus: int | None = None
@@ -20,7 +20,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tenant:
+class PodReference:
     """The pod that a node is for, where it is for one alone."""
 
     namespace: str
@@ -28,9 +28,9 @@ class Tenant:
     uid: str
 
     @staticmethod
-    def parse(text: str) -> Tenant:
+    def parse(text: str) -> PodReference:
         namespace, name, uid = text.split("/")
-        return Tenant(namespace=namespace, name=name, uid=uid)
+        return PodReference(namespace=namespace, name=name, uid=uid)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}/{self.uid}"
@@ -52,7 +52,7 @@ class Mpi:
 class NodeSpec:
     """One node of it: this allocation. ``labels`` and ``taints`` are what the kubelet registers with.
 
-    ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its tenant, fetched while the
+    ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its pod, fetched while the
     kubelet starts; without ``volumes`` nobody here claims any. ``mpi`` are the words that go before the commands of
     these of its containers (see ``podjobs.pod_annotations.mpi_flags``).
     """
@@ -61,11 +61,11 @@ class NodeSpec:
     index: int
     name: str
     scratch: Path
-    share: Share
+    allocation: Allocation
     joined: bool = False
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
-    tenant: Tenant | None = None
+    pod: PodReference | None = None
     images: tuple[str, ...] = ()
     volumes: bool = True
     mpi: Mpi | None = None
@@ -81,7 +81,7 @@ class NodeSpec:
     @property
     def has_ranks(self) -> bool:
         """Whether its containers may start ranks. These are processes of the host: not for pods of others."""
-        return self.tenant is not None and self.cluster.restriction is None
+        return self.pod is not None and self.cluster.restriction is None
 
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]

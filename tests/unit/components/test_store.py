@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.components.manifest import manifest
-from pinnace.components.store import Origin, State, Store, Stores
+from pinnace.components.store import ComponentState, Origin, Store, Stores
 from pinnace.errors import ChecksumError, ComponentError
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def install(store: Store, source: Source) -> None:
 
 
 def test_what_is_installed_is_found(store: Store) -> None:
-    assert store.look(COMPONENT).state is State.MISSING
+    assert store.look(COMPONENT).state is ComponentState.MISSING
     install(store, give())
     entry = store.look(COMPONENT, deep=True)
-    assert entry.state is State.INSTALLED
+    assert entry.state is ComponentState.INSTALLED
     assert entry.path == store.root / "containerd" / COMPONENT.version / "amd64"
     assert entry.record
     assert (entry.record.origin, entry.record.detail) == (Origin.BUILD, "go1.2.3")
@@ -57,7 +57,7 @@ def test_a_source_that_fails_leaves_nothing(store: Store) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         install(store, broken)
-    assert store.look(COMPONENT).state is State.MISSING
+    assert store.look(COMPONENT).state is ComponentState.MISSING
     assert [path.name for path in (store.root / "containerd").iterdir()] == [".lock"]
 
 
@@ -72,7 +72,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next(store: Store) -> None:
     (leftover / "ctr").write_bytes(b"half")
     install(store, give())
     assert not leftover.exists()
-    assert store.look(COMPONENT).state is State.INSTALLED
+    assert store.look(COMPONENT).state is ComponentState.INSTALLED
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -82,7 +82,7 @@ def test_a_changed_byte_is_noticed(store: Store, *, deep: bool) -> None:
     path.chmod(0o755)
     path.write_bytes(b"binarz")
     entry = store.look(COMPONENT, deep=deep)
-    assert entry.state is State.DAMAGED
+    assert entry.state is ComponentState.DAMAGED
     assert "ctr does not have its checksum" in entry.reason
     with pytest.raises(ChecksumError, match="damaged"):
         Stores(store).binary(COMPONENT, "ctr")
@@ -96,14 +96,14 @@ def test_a_changed_byte_behind_an_unchanged_time_is_found_by_a_deep_look(store: 
     path.write_bytes(b"binarz")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     path.chmod(0o555)
-    assert store.look(COMPONENT, deep=True).state is State.DAMAGED
+    assert store.look(COMPONENT, deep=True).state is ComponentState.DAMAGED
 
 
 def test_a_copied_store_is_still_valid(store: Store) -> None:
     install(store, give())
     path = store.look(COMPONENT).path / "ctr"
     os.utime(path)
-    assert store.look(COMPONENT).state is State.INSTALLED
+    assert store.look(COMPONENT).state is ComponentState.INSTALLED
 
 
 def test_a_binary_that_others_may_write_is_refused(store: Store) -> None:
@@ -115,7 +115,7 @@ def test_a_binary_that_others_may_write_is_refused(store: Store) -> None:
 def test_a_damaged_record_is_damage_and_is_replaced(store: Store) -> None:
     install(store, give())
     (store.look(COMPONENT).path / "record.json").write_text("{")
-    assert store.look(COMPONENT).state is State.DAMAGED
+    assert store.look(COMPONENT).state is ComponentState.DAMAGED
     install(store, give(b"newer"))
     assert Stores(store).binary(COMPONENT, "ctr").read_bytes() == b"newer"
 

@@ -9,7 +9,7 @@ from pinnace.controlplane.podsecurity import admission_configuration, class_name
 from pinnace.controlplane.processes import apiserver_argv
 from pinnace.network.addresses import Ranges
 from pinnace.node.services.kubelet import kubelet_config
-from pinnace.spec import ClusterSpec, NodeSpec, Restriction, Share, Tenant
+from pinnace.spec import Allocation, ClusterSpec, NodeSpec, PodReference, Restriction
 
 RANGES = Ranges.within(IPv4Network("10.128.0.0/16"))
 
@@ -22,8 +22,8 @@ def node(restriction: Restriction | None = None) -> NodeSpec:
         binaries={"kube-apiserver": "/bin/kube-apiserver"},
         restriction=restriction,
     )
-    tenant = Tenant(namespace="default", name="one", uid="u")
-    return NodeSpec(cluster=cluster, index=0, name="n1", scratch=Path("/x"), share=Share(), tenant=tenant)
+    pod = PodReference(namespace="default", name="one", uid="u")
+    return NodeSpec(cluster=cluster, index=0, name="n1", scratch=Path("/x"), allocation=Allocation(), pod=pod)
 
 
 def test_every_namespace_has_the_level_but_the_systems_own() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pinnace.errors import NodeError
 from pinnace.node import checks
-from pinnace.node.checks import State
+from pinnace.node.checks import CheckState
 from pinnace.sandbox.linux import CLONE_NEWUSER, unshare
-from pinnace.sandbox.namespaces import NamespaceError
 from pinnace.spec import CLOCK_SKEW, LIFE
 
 DAY = 86400.0
@@ -27,7 +27,7 @@ def test_a_clock_by_which_the_certificates_are_valid_will_do(now: float) -> None
     ("now", "said"), [(MADE - 3 * DAY, "its clock is 3 days behind"), (MADE + 500 * DAY, "its clock is 500 days ahead")]
 )
 def test_a_clock_by_which_they_are_not_is_named(now: float, said: str) -> None:
-    with pytest.raises(NamespaceError, match=said) as caught:
+    with pytest.raises(NodeError, match=said) as caught:
         checks.require_clock(MADE, now)
     assert "NTP" in caught.value.hint
 
@@ -35,15 +35,15 @@ def test_a_clock_by_which_they_are_not_is_named(now: float, said: str) -> None:
 @pytest.mark.parametrize(
     ("skew", "state", "said"),
     [
-        (0.4, State.OK, "within 60 s"),
-        (-59.0, State.OK, "within 60 s"),
-        (300.0, State.WARNING, "5 minutes ahead"),
-        (-5 * 3600.0, State.WARNING, "5 hours behind"),
-        (-CLOCK_SKEW - 3600, State.FAILED, "25 hours behind"),
-        (LIFE + DAY, State.FAILED, "401 days ahead"),
+        (0.4, CheckState.OK, "within 60 s"),
+        (-59.0, CheckState.OK, "within 60 s"),
+        (300.0, CheckState.WARNING, "5 minutes ahead"),
+        (-5 * 3600.0, CheckState.WARNING, "5 hours behind"),
+        (-CLOCK_SKEW - 3600, CheckState.FAILED, "25 hours behind"),
+        (LIFE + DAY, CheckState.FAILED, "401 days ahead"),
     ],
 )
-def test_two_clocks_are_compared(skew: float, state: State, said: str) -> None:
+def test_two_clocks_are_compared(skew: float, state: CheckState, said: str) -> None:
     check = checks.compared_clock(skew)
     assert check.state is state
     assert said in check.text
@@ -52,36 +52,36 @@ def test_two_clocks_are_compared(skew: float, state: State, said: str) -> None:
 def test_a_home_is_shared_if_the_other_hosts_file_is_there(tmp_path: Path) -> None:
     (tmp_path / ".seen-login-1").touch()
     *_, same = checks.home(tmp_path, ".seen-login-1")
-    assert same.state is not State.FAILED
+    assert same.state is not CheckState.FAILED
     assert "the same on all hosts" in same.text
     (other,) = checks.home(tmp_path, ".seen-login-2")
-    assert other.state is State.FAILED
+    assert other.state is CheckState.FAILED
     assert "is not the same directory as on login" in other.text
     assert "PINNACE_HOME" in other.hint
 
 
 def test_a_home_that_is_not_there_is_named(tmp_path: Path) -> None:
     (check,) = checks.home(tmp_path / "missing")
-    assert (check.state, check.name) == (State.FAILED, "home")
+    assert (check.state, check.name) == (CheckState.FAILED, "home")
     assert "No such file" in check.text
 
 
 def test_scratch_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    assert checks.scratch_space(tmp_path / "missing").state is State.FAILED
-    assert checks.scratch_space(Path("/proc")).state is State.FAILED
+    assert checks.scratch_space(tmp_path / "missing").state is CheckState.FAILED
+    assert checks.scratch_space(Path("/proc")).state is CheckState.FAILED
 
 
 def test_missing_tools_come_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     check = checks.tools()
-    assert check.state is State.FAILED
+    assert check.state is CheckState.FAILED
     assert check.text == "missing: ip, nft"
     assert "iproute2 nftables" in check.hint
 
 
 def test_file_watches_that_are_taken_are_named() -> None:
     """In a user namespace of its own, where the limit can be lowered without anybody else noticing."""
-    assert checks.watches().state is State.OK
+    assert checks.watches().state is CheckState.OK
     readable, writable = os.pipe()
     if (pid := os.fork()) == 0:
         try:
@@ -89,7 +89,7 @@ def test_file_watches_that_are_taken_are_named() -> None:
             Path("/proc/sys/user/max_inotify_instances").write_text("4")
             os.write(writable, checks.watches().text.encode())
             checks.require_watches()
-        except NamespaceError as error:
+        except NodeError as error:
             os.write(writable, error.hint.encode())
         finally:
             os._exit(0)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pinnace.errors import NodeError
 from pinnace.node import messages
 from pinnace.node.supervisor import (
     MAX_RESTARTS,
     Command,
-    EssentialServiceError,
     Function,
     RestartPolicy,
     Service,
@@ -65,9 +65,7 @@ def test_an_essential_service_that_does_not_stay_up_is_the_end_and_says_why(tmp_
     argv = ["sh", "-c", "echo the disk is full; exit 4"]
     supervisor = supervised(Service(name="etcd", run=Command(argv=argv, log=tmp_path / "etcd.log"), essential=True))
     live_through(supervisor, ends=MAX_RESTARTS)
-    with pytest.raises(
-        EssentialServiceError, match=r"(?s)etcd does not stay up: 9 ends.* exit code 4\nthe disk is full"
-    ):
+    with pytest.raises(NodeError, match=r"(?s)etcd does not stay up: 9 ends.* exit code 4\nthe disk is full"):
         live_through(supervisor, ends=1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pinnace.kube.pods import has_ended
 from pinnace.podjobs import container_status
 from pinnace.podjobs.container_status import ContainerdStatus, fits_twice
-from pinnace.spec import Share
+from pinnace.spec import Allocation
 from unit.podjobs.samples import container, pod
 
 if TYPE_CHECKING:
@@ -83,4 +83,4 @@ def test_a_sidecar_that_runs_keeps_its_pod() -> None:
     ],
 )
 def test_two_may_meet_where_the_kubelet_counts_both(body: dict[str, Any], room: bool) -> None:
-    assert fits_twice(body, Share(cpus=1, memory=GIB)) is room
+    assert fits_twice(body, Allocation(cpus=1, memory=GIB)) is room

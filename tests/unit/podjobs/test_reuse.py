@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pinnace.podjobs.reuse import is_waiting, reuse_key, reuse_window
-from pinnace.podjobs.settings import Settings
+from pinnace.podjobs.settings import PodJobSettings
 from unit.podjobs.samples import container, pod
 
-SETTINGS = Settings(reuse_seconds=60)
+SETTINGS = PodJobSettings(reuse_seconds=60)
 
 
 def of(owner: str, name: str = "one", **more: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def of(owner: str, name: str = "one", **more: Any) -> dict[str, Any]:
     return body
 
 
-def kind(body: dict[str, Any], settings: Settings = SETTINGS) -> str:
+def kind(body: dict[str, Any], settings: PodJobSettings = SETTINGS) -> str:
     return reuse_key(body, [], settings, ["--partition=main"])
 
 
@@ -71,7 +71,7 @@ def test_whoever_comes_later_has_the_time_that_was_asked_for(body: dict[str, Any
 
 
 def test_it_can_be_switched_off() -> None:
-    assert not kind(of("a"), Settings(reuse_seconds=0))
+    assert not kind(of("a"), PodJobSettings(reuse_seconds=0))
 
 
 def test_only_pods_that_wait_can_be_taken() -> None:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.errors import UsageError
-from pinnace.podjobs.settings import Settings
+from pinnace.podjobs.settings import PodJobSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def load(directory: Path, text: str) -> Settings:
+def load(directory: Path, text: str) -> PodJobSettings:
     (directory / "pods.toml").write_text(text)
-    return Settings.load(directory / "pods.toml")
+    return PodJobSettings.load(directory / "pods.toml")
 
 
 def test_without_a_file_all_is_as_it_is_by_default(tmp_path: Path) -> None:
-    assert Settings.load(tmp_path / "pods.toml") == Settings()
+    assert PodJobSettings.load(tmp_path / "pods.toml") == PodJobSettings()
 
 
 @pytest.mark.parametrize("size", ["8GB", "8gb", "8G", "500", "4096M", "1T", "0"])

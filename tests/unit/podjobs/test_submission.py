@@ -10,16 +10,16 @@ import pytest
 
 from pinnace import interpreter
 from pinnace.errors import UsageError
-from pinnace.podjobs.settings import Settings
+from pinnace.podjobs.settings import PodJobSettings
 from pinnace.podjobs.submission import claimed, comment, job_options, submission, submitted_for, tag
 from unit.podjobs.samples import container, pod
 
 INTERPRETER = shlex.quote(interpreter.__file__)
-PLAIN = Settings(overhead_mib=100, default_memory_mib=200)
+PLAIN = PodJobSettings(overhead_mib=100, default_memory_mib=200)
 
 
 def options(
-    body: dict[str, Any], settings: Settings = PLAIN, owners: list[dict[str, Any]] | None = None, *given: str
+    body: dict[str, Any], settings: PodJobSettings = PLAIN, owners: list[dict[str, Any]] | None = None, *given: str
 ) -> dict[str, str | None]:
     return job_options(body, owners or [], settings, given)
 
@@ -36,18 +36,18 @@ def test_requests_and_what_the_node_itself_needs() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (Settings(memory="per-cpu", overhead_mib=0), {"mem-per-cpu": "512M"}),
-        (Settings(memory="none", exclusive=True), {"exclusive": None}),
+        (PodJobSettings(memory="per-cpu", overhead_mib=0), {"mem-per-cpu": "512M"}),
+        (PodJobSettings(memory="none", exclusive=True), {"exclusive": None}),
     ],
 )
-def test_sites_that_refuse_mem(settings: Settings, expected: dict[str, str | None]) -> None:
+def test_sites_that_refuse_mem(settings: PodJobSettings, expected: dict[str, str | None]) -> None:
     found = options(pod(containers=[container("2", "1Gi")]), settings)
     assert found == {"job-name": "one", "cpus-per-task": "2", **expected}
 
 
 def test_gpus_and_mapped_resources() -> None:
     body = pod(containers=[container(extended={"nvidia.com/gpu": "2", "example.com/fpga": "1"})])
-    assert options(body, Settings(resources={"example.com/fpga": "fpga:u280"}))["gres"] == "fpga:u280:1,gpu:2"
+    assert options(body, PodJobSettings(resources={"example.com/fpga": "fpga:u280"}))["gres"] == "fpga:u280:1,gpu:2"
     with pytest.raises(UsageError, match=r"example.com/fpga is not mapped"):
         options(body)
 
@@ -88,7 +88,7 @@ def test_affinity_names_no_file_of_the_owners(operator: str) -> None:
 
 
 def test_priorities() -> None:
-    settings = Settings(priorities={"urgent": ["--qos=high"]})
+    settings = PodJobSettings(priorities={"urgent": ["--qos=high"]})
     assert options(pod(priorityClassName="urgent", priority=1000), settings)["qos"] == "high"
     assert options(pod(priorityClassName="low", priority=-50), settings)["nice"] == "50"
     assert "nice" not in options(pod(priority=1000))
@@ -151,12 +151,12 @@ def test_the_job_is_the_agent_itself() -> None:
 
 def test_settings_are_checked() -> None:
     with pytest.raises(UsageError, match="no setting 'colour'"):
-        Settings.from_json({"colour": "red"})
+        PodJobSettings.from_json({"colour": "red"})
     with pytest.raises(UsageError, match="memory cannot be"):
-        Settings.from_json({"memory": "much"})
+        PodJobSettings.from_json({"memory": "much"})
     with pytest.raises(UsageError, match="max_jobs cannot be"):
-        Settings.from_json({"max_jobs": "many"})
-    assert Settings.from_json(PLAIN.to_json()) == PLAIN
+        PodJobSettings.from_json({"max_jobs": "many"})
+    assert PodJobSettings.from_json(PLAIN.to_json()) == PLAIN
 
 
 def test_containers_that_mpiexec_starts() -> None:
@@ -174,7 +174,7 @@ def test_containers_that_mpiexec_starts() -> None:
         script({hpk: "'"})
 
 
-HELD = Settings(restricted=True, flags=["--licence-server"])
+HELD = PodJobSettings(restricted=True, flags=["--licence-server"])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def import_images(init: Init) -> None:
 
 def _wanted(node: NodeSpec, images: Path) -> list[str]:
     """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
-    if node.tenant:
+    if node.pod:
         return list(node.images)
     wanted: list[str] = read_json(images / "wanted.json") or []
     return wanted
@@ -132,7 +132,7 @@ config_path = {quote(certs)}
 
 
 def cni_conflist(node: NodeSpec) -> dict[str, Any]:
-    """Pods hang on a bridge with this node's share of the pod range; the wire's routes do the rest."""
+    """Pods hang on a bridge with this node's allocation of the pod range; the wire's routes do the rest."""
     subnet = str(node.cluster.ranges.pods_of(node.index))
     return {
         "cniVersion": "1.0.0",

@@ -25,8 +25,8 @@ def add(init: Init, api: Callable[[], bool], kubelet_started: Callable[[], bool]
     init.service(
         "kube-proxy",
         [node.binary("kube-proxy"), f"--config={configuration}"],
-        waits_for=(lambda: kubelet_started() or anyway()) if node.tenant else api,
-        nice=NICE_FOR_PODS if node.tenant else 0,
+        waits_for=(lambda: kubelet_started() or anyway()) if node.pod else api,
+        nice=NICE_FOR_PODS if node.pod else 0,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.node.init import Init
-    from pinnace.spec import NodeSpec, Share
+    from pinnace.spec import Allocation, NodeSpec
 
 KUBELET_PORT = 10250
 # On other file systems the kubelet cannot tell its disk's size, and does not start if it has to.
@@ -31,7 +31,7 @@ def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) ->
         node,
         resolv_conf=init.write("resolv.conf", "".join(f"nameserver {server}\n" for server in resolver)),
         system_reserved=reserved(
-            node.share,
+            node.allocation,
             cpus=os.cpu_count() or 1,
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         ),
@@ -41,19 +41,19 @@ def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) ->
     init.service(
         "kubelet",
         kubelet_argv(node, init.write("kubelet.json", json.dumps(configuration))),
-        waits_for=lambda: certificate() and (node.tenant is not None or containerd()) and api(),
-        output=partial(paced, ready=containerd, under_way=under_way) if node.tenant else None,
+        waits_for=lambda: certificate() and (node.pod is not None or containerd()) and api(),
+        output=partial(paced, ready=containerd, under_way=under_way) if node.pod else None,
     )
     return under_way.exists
 
 
-def reserved(share: Share, *, cpus: int, memory: int) -> dict[str, str]:
-    """What the kubelet must leave alone so that a node offers no more than its allocation: the host less our share."""
+def reserved(allocation: Allocation, *, cpus: int, memory: int) -> dict[str, str]:
+    """What the kubelet must leave alone so that the node offers no more than Slurm allocated: the rest of the host."""
     kept = {}
-    if share.cpus is not None and share.cpus < cpus:
-        kept["cpu"] = str(cpus - share.cpus)
-    if share.memory is not None and share.memory < memory:
-        kept["memory"] = str(memory - share.memory)
+    if allocation.cpus is not None and allocation.cpus < cpus:
+        kept["cpu"] = str(cpus - allocation.cpus)
+    if allocation.memory is not None and allocation.memory < memory:
+        kept["memory"] = str(memory - allocation.memory)
     return kept
 
 

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SOON = b"Kubelet version"  # the list is asked for some twenty lines later
-ASKED = b"Attempting to sync node with API server"
-MOMENT = 0.06  # seconds; the answer takes ten to twenty milliseconds
-PAUSE = 0.005  # seconds
-NARROW = os.sysconf("SC_PAGE_SIZE")  # bytes of a pipe that holds one line
-WIDE = 1 << 20
+LIST_SOON = b"Kubelet version"  # the list is asked for some twenty lines later
+LIST_REQUESTED = b"Attempting to sync node with API server"
+LIST_WAIT = 0.06  # seconds; the answer takes ten to twenty milliseconds
+READY_INTERVAL = 0.005  # seconds
+ONE_LINE_PIPE = os.sysconf("SC_PAGE_SIZE")  # bytes of a pipe that holds one line
+WIDE_PIPE = 1 << 20
 
 
 def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
     """A descriptor to write to. In packet mode every line is a buffer of the pipe. ``under_way`` is made at the end."""
     readable, writable = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
-    _resize(writable, NARROW)
+    _resize(writable, ONE_LINE_PIPE)
     try:
         child = os.fork()
     except OSError:
@@ -51,7 +51,7 @@ def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
             die_with_parent(signal.SIGKILL)
             os.close(writable)
             while not ready():
-                time.sleep(PAUSE)
+                time.sleep(READY_INTERVAL)
             _copy(readable, log, under_way)
         finally:
             os._exit(1)
@@ -62,17 +62,17 @@ def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
 def _copy(readable: int, log: Path, under_way: Path) -> None:
     """What it says of its options it may say at once."""
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    narrow, soon = not _resize(readable, WIDE), False
+    narrow, soon = not _resize(readable, WIDE_PIPE), False
     while line := os.read(readable, 1 << 16):
         os.write(target, line)
-        soon = soon or SOON in line
+        soon = soon or LIST_SOON in line
         if soon and not narrow:
-            narrow = _resize(readable, NARROW)  # as soon as there are no more lines in it
-        if ASKED in line:
-            time.sleep(MOMENT)
+            narrow = _resize(readable, ONE_LINE_PIPE)  # as soon as there are no more lines in it
+        if LIST_REQUESTED in line:
+            time.sleep(LIST_WAIT)
             break
     under_way.touch()
-    _resize(readable, WIDE)
+    _resize(readable, WIDE_PIPE)
     os.dup2(readable, 0)
     os.dup2(target, 1)
     os.execvp("cat", ["cat"])  # noqa: S606 - smaller than Python

@@ -25,7 +25,7 @@ from pinnace.network import one_client
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
-LEAST = 1 / TICKS  # metrics-server takes zero for "not measured", and the kernel counts whole ticks
+MIN_CPU_SECONDS = 1 / TICKS  # metrics-server takes zero for "not measured", and the kernel counts whole ticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class Meter:
                 continue
             used = total([processes[pid] for pid, first in belongs.items() if first == container.pid])
             labels = f'{{container="{container.name}",namespace="{container.namespace}",pod="{container.pod}"}}'
-            cpu = self._counted(container.pid, max(used.cpu, LEAST))
+            cpu = self._counted(container.pid, max(used.cpu, MIN_CPU_SECONDS))
             started = self._boot + processes[container.pid].started
             lines += [
                 f"container_cpu_usage_seconds_total{labels} {cpu:.2f}",
@@ -160,7 +160,7 @@ class Meter:
         return self._highest[pid]
 
 
-class Handler(BaseHTTPRequestHandler):
+class UsageHandler(BaseHTTPRequestHandler):
     """Answers metrics-server, and nobody else."""
 
     meter: Meter
@@ -184,8 +184,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(address: str, certificate: str, key: str, ca: str, client: str) -> None:
-    Handler.meter = Meter()
-    one_client.serve(Handler, (address, USAGE_PORT), certificate=certificate, key=key, ca=ca, client=client)
+    UsageHandler.meter = Meter()
+    one_client.serve(UsageHandler, (address, USAGE_PORT), certificate=certificate, key=key, ca=ca, client=client)
 
 
 if __name__ == "__main__":

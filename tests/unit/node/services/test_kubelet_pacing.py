@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.node.services.kubelet_pacing import MOMENT, paced
+from pinnace.node.services.kubelet_pacing import LIST_WAIT, paced
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -50,4 +50,4 @@ def times(tmp_path: Path) -> dict[str, float]:
 
 def test_it_waits_until_somebody_is_ready_and_then_for_what_it_has_asked(times: dict[str, float]) -> None:
     assert times["FLAG 0"] < times["ready"] < times["FLAG 1"]
-    assert times["waiting"] - times["adding"] > MOMENT / 2
+    assert times["waiting"] - times["adding"] > LIST_WAIT / 2
