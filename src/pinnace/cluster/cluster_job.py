@@ -15,7 +15,7 @@ from pinnace.cluster import launching
 from pinnace.cluster.job_record import ClusterJobRecord
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm.commands import Slurm
-from pinnace.slurm.variables import submission_environment
+from pinnace.slurm.variables import srun_environment
 from pinnace.spec import agent_argv
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ClusterJob:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=dict(os.environ) if inside else submission_environment(os.environ),
+                env=dict(os.environ) if inside else srun_environment(os.environ),
                 cwd=self.directory.path,
                 start_new_session=True,  # Ctrl-C does not reach it: the caller ends the cluster in order
                 preexec_fn=_prepare_child,  # noqa: PLW1509 - there are no threads

@@ -26,7 +26,7 @@ from pinnace.node import checks
 from pinnace.node.checks import Check, CheckState
 from pinnace.sandbox import scratch
 from pinnace.slurm.commands import Slurm
-from pinnace.slurm.variables import submission_environment
+from pinnace.slurm.variables import srun_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +109,7 @@ def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[F
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=dict(os.environ) if inside else submission_environment(os.environ),
+                env=dict(os.environ) if inside else srun_environment(os.environ),
             )
             timer = threading.Timer(limit, process.terminate)
             timer.start()

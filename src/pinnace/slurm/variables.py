@@ -57,6 +57,13 @@ def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def srun_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The same for an srun that makes a job: the user's defaults for sbatch, under the names that srun reads."""
+    kept = submission_environment(environment)
+    defaults = {name: value for name, value in kept.items() if name.startswith("SBATCH_")}
+    return kept | {f"SLURM_{name.removeprefix('SBATCH_')}": value for name, value in defaults.items()}
+
+
 def site_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """For jobs that a service submits for others: without what is the service's own."""
     kept = submission_environment(environment)

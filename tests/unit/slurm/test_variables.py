@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinnace.slurm.variables import IN_UTC, query_environment, site_environment, submission_environment
+from pinnace.slurm.variables import IN_UTC, query_environment, site_environment, srun_environment, submission_environment
 
 
 def test_the_users_defaults_for_squeue_do_not_hide_jobs_from_us() -> None:
@@ -19,3 +19,10 @@ def test_the_environment_of_a_service_is_not_its_jobs() -> None:
     given = {"PATH": "/bin", "HOME": "/h", "SLURM_CONF": "/c", "SLURM_JWT": "x", "AWS_SECRET_ACCESS_KEY": "x",
              "KUBECONFIG": "x", "SBATCH_ACCOUNT": "a", "LD_PRELOAD": "x", "SLURM_JOB_ID": "1"}  # fmt: skip
     assert set(site_environment(given)) == {"PATH", "HOME", "SLURM_CONF", "SBATCH_ACCOUNT"}
+
+
+def test_defaults_for_sbatch_count_for_srun_too() -> None:
+    mine = {"SLURM_JOB_ID": "7", "SLURM_PARTITION": "outer", "SBATCH_PARTITION": "main", "SBATCH_MEM_PER_NODE": "4G"}
+    given = srun_environment(mine)
+    assert (given["SLURM_PARTITION"], given["SLURM_MEM_PER_NODE"]) == ("main", "4G")
+    assert "SLURM_JOB_ID" not in given
