@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pinnace.slurm.variables import IN_UTC, query_environment, site_environment, srun_environment, submission_environment
+from pinnace.slurm.variables import (
+    IN_UTC,
+    query_environment,
+    site_environment,
+    srun_environment,
+    submission_environment,
+)
 
 
 def test_the_users_defaults_for_squeue_do_not_hide_jobs_from_us() -> None:
