@@ -17,11 +17,11 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.backend import UnreachableError
-from pinnace.bridge.connections import Policy, Slurms
+from pinnace.bridge.connections import Connections, Policy
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import Reconciler, Settings
-from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurmjob import SlurmJob as Job
 from pinnace.errors import PinnaceError
 from pinnace.kube.client import Api, ApiError
 from pinnace.kube.lease import Lease
@@ -153,7 +153,7 @@ class Controller:
         self._led: set[str] = set()
         self._tries: dict[Key, int] = {}
         self._work = Work()
-        self.slurms = Slurms(self.api, policy, lambda key: self._work.add((SLURMJOB.name, key)))
+        self.slurms = Connections(self.api, policy, lambda key: self._work.add((SLURMJOB.name, key)))
         self._reconciler = Reconciler(
             self.api, self.slurms, settings, find=self._find, note=self._note_job, others=self._count_others
         )

@@ -26,15 +26,14 @@ from pinnace.bridge import files, options, staging
 from pinnace.bridge.backend import Submission, UnreachableError
 from pinnace.bridge.connections import MissingError
 from pinnace.bridge.files import StagingError
-from pinnace.bridge.helpers import Helpers
-from pinnace.bridge.observer import Watched
-from pinnace.bridge.s3 import S3PassingError
+from pinnace.bridge.helpers import HelperPods
+from pinnace.bridge.observer import WatchedJob
+from pinnace.bridge.s3 import S3TransientError
 from pinnace.bridge.slurmjob import (
     ABANDON,
     DEFAULT_OUTPUT,
     FINALIZER,
     INTENT,
-    Job,
     changed,
     exit_of,
     is_over,
@@ -43,6 +42,9 @@ from pinnace.bridge.slurmjob import (
     seconds_of,
     usage,
     with_condition,
+)
+from pinnace.bridge.slurmjob import (
+    SlurmJob as Job,
 )
 from pinnace.errors import PinnaceError
 from pinnace.kube.client import ApiError, timestamp
@@ -53,8 +55,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pinnace.bridge.backend import Backend, Report
-    from pinnace.bridge.connections import Connection, Slurms
-    from pinnace.bridge.pods import Identity
+    from pinnace.bridge.connections import Connection, Connections
+    from pinnace.bridge.pods import PodUser
     from pinnace.bridge.slurmjob import Object
     from pinnace.kube.client import Api
 
@@ -78,7 +80,7 @@ class Settings:
     interval: float = 2.0
     image: str = ""
     pods: int = 20
-    identity: Identity | None = None
+    identity: PodUser | None = None
 
 
 class Waiting(Exception):  # noqa: N818 - not an error: nothing to do until later
@@ -94,7 +96,7 @@ class Reconciler:
     def __init__(
         self,
         api: Callable[[], Api],
-        slurms: Slurms,
+        slurms: Connections,
         settings: Settings,
         *,
         find: Callable[[str], Job | None],
@@ -104,8 +106,8 @@ class Reconciler:
         """``others`` tells how many other jobs of a job's namespace Slurm has."""
         self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
         self._others, self._policy = others, slurms.policy
-        self._helpers = Helpers(
-            api, slurms.policy, image=settings.image, most=settings.pods, identity=settings.identity
+        self._helpers = HelperPods(
+            api, slurms.policy, image=settings.image, max_logs=settings.pods, user=settings.identity
         )
 
     @property
@@ -158,7 +160,7 @@ class Reconciler:
         except MissingError as error:
             self._patch(job, {"state": "WAITING", "reason": "Missing", "message": error.message})
             raise Waiting(SOON) from error
-        except (UnreachableError, S3PassingError) as error:
+        except (UnreachableError, S3TransientError) as error:
             raise UnreachableError(error.message) from error
         except PinnaceError as error:
             self._finish(job, succeeded=False, reason="Rejected", message=error.message, state=FAILED)
@@ -246,14 +248,14 @@ class Reconciler:
         for name in ("--chdir", "--output", "--error", "--input"):
             plain(name, given.get(name, ""), most=LONGEST_PATH)
         directory = given.get("--chdir") or default_directory(job, backend)
-        given["--chdir"] = str(files.named(directory)) if backend.files else directory
+        given["--chdir"] = str(files.absolute_path(directory)) if backend.files else directory
         plain("the working directory", given["--chdir"], most=LONGEST_PATH)
         given.setdefault("--job-name", job.name)
         given.setdefault("--output", DEFAULT_OUTPUT["--array" in given])
         environment = staging.environment_of(self.api, job)
         arguments = tuple(job.spec.get("arguments", ()))
         if not backend.files:
-            script = staging.carrying(self.api, job, self._policy, script)
+            script = staging.wrap_with_transfers(self.api, job, self._policy, script)
         staging.check_size(script, environment, arguments)
         return Submission(tag=job.tag, script=script, arguments=arguments, options=given, environment=environment)
 
@@ -289,7 +291,7 @@ class Reconciler:
             for name in ("--output", "--error")
         )
         conditions = with_condition(job.conditions, "Submitted", "True", "Submitted", f"job {number}")
-        if unseen := self._helpers.why_no_logs(job, backend):
+        if unseen := self._helpers.log_refusal(job, backend):
             conditions = with_condition(conditions, "Logs", "False", "Unseen", f"output is in {output}: {unseen}")
         patch: Object = {
             "attempt": job.attempt,
@@ -311,7 +313,7 @@ class Reconciler:
 
     def _watch(self, job: Job, connection: Connection, number: int) -> None:
         interval = max(self._settings.interval, job.spec.get("updateIntervalSeconds", 0.0))
-        connection.observer.watch(Watched(key=job.key, tag=job.tag, id=number, interval=interval))
+        connection.observer.watch(WatchedJob(key=job.key, tag=job.tag, id=number, interval=interval))
 
     def _follow(self, job: Job, number: int) -> None:
         connection = self._slurms.of(job, known=True)
@@ -387,10 +389,10 @@ class Reconciler:
         failure = ""
         try:
             if backend.files:
-                self._collect_files(job, files.named(job.status.get("workingDirectory", "")))
+                self._collect_files(job, files.absolute_path(job.status.get("workingDirectory", "")))
             else:
-                staging.check_carried(self.api, job, self._policy)
-        except (S3PassingError, MissingError) as error:
+                staging.check_uploaded(self.api, job, self._policy)
+        except (S3TransientError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
             raise Waiting(LATER) from error
         except PinnaceError as error:

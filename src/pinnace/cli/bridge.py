@@ -17,7 +17,7 @@ from pinnace.bridge import deployment
 from pinnace.bridge.controller import Controller
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
-from pinnace.bridge.pods import Identity
+from pinnace.bridge.pods import PodUser
 from pinnace.bridge.policy import EVERY, Endpoint, Policy
 from pinnace.bridge.reconciler import Settings
 from pinnace.cli.naming import pick
@@ -166,9 +166,9 @@ def for_own_cluster(policy: Policy, spec: ClusterSpec) -> Policy:
     return policy if spec.restriction else replace(policy, command_line=frozenset({EVERY}))
 
 
-def identity() -> Identity | None:
+def identity() -> PodUser | None:
     """As whom helper pods run in a cluster that is not pinnace's: with the user's own uid, if that is not root's."""
-    return Identity(uid=os.getuid(), gid=os.getgid()) if os.getuid() else None
+    return PodUser(uid=os.getuid(), gid=os.getgid()) if os.getuid() else None
 
 
 def host_directory(path: str) -> str:
