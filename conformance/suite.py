@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pinnace.components import build as building
 from pinnace.components.fetch import fetch_one
 from pinnace.components.manifest import Build, Component, Release, architecture, manifest
-from pinnace.components.store import ComponentState, Origin, Store, user_root
+from pinnace.components.store import ComponentState, ComponentStore, Origin, user_root
 from pinnace.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def build_argv(component: Component, binary: str, output: Path) -> list[str]:
 def ensure_suite(reporter: Reporter) -> Path:
     """The directory with both programs, built if it is not in the store."""
     component, arch = suite(), architecture()
-    store = Store(user_root(), arch)
+    store = ComponentStore(user_root(), arch)
 
     def source(target: Path) -> tuple[Origin, str]:
         environment = building.build_environment(component, arch, dict(os.environ))
@@ -67,6 +67,6 @@ def ensure_suite(reporter: Reporter) -> Path:
             building.run(component, build_argv(component, binary, target / binary), environment, reporter)
         return Origin.BUILD, go
 
-    if store.look(component).state is ComponentState.INSTALLED:
+    if store.inspect(component).state is ComponentState.INSTALLED:
         return store.directory(component)
     return fetch_one(component, store, lambda _, target: source(target), reporter).path

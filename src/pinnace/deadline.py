@@ -1,4 +1,4 @@
-"""A limit for a whole exchange over a socket. A socket's own time limit begins anew with every byte."""
+"""A deadline for a whole exchange over a socket. A socket's own timeout starts again with every byte."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-CHUNK = 16384  # bytes per send
+SEND_SIZE = 16384  # bytes per send
 
 
 class DeadlineSocket:
-    """A connected socket as ``http.client`` uses it, on which nothing is waited for beyond a moment."""
+    """A connected socket, as ``http.client`` uses it, on which no operation blocks beyond a deadline."""
 
     def __init__(self, sock: socket.socket | ssl.SSLSocket, deadline: float) -> None:
         self._sock, self._deadline = sock, deadline
@@ -24,9 +24,9 @@ class DeadlineSocket:
         return getattr(self._sock, name)
 
     def settimeout(self, value: float | None) -> None:
-        """The deadline decides."""
+        """Ignored: the deadline applies."""
 
-    def _limit(self) -> None:
+    def _set_timeout(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out: the answer as a whole took too long")
@@ -34,12 +34,12 @@ class DeadlineSocket:
 
     def sendall(self, data: Any) -> None:
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), CHUNK):
-            self._limit()
-            self._sock.sendall(view[start : start + CHUNK])
+        for start in range(0, len(view), SEND_SIZE):
+            self._set_timeout()
+            self._sock.sendall(view[start : start + SEND_SIZE])
 
     def recv_into(self, buffer: Any) -> int:
-        self._limit()
+        self._set_timeout()
         return self._sock.recv_into(buffer)
 
     def makefile(self, mode: str = "r", **_: object) -> io.BufferedReader:
@@ -49,7 +49,7 @@ class DeadlineSocket:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """As for any socket, what was begun to be read can be read to its end."""
+        """Close the socket when its last reader is closed, as ``socket.socket`` does."""
         self._closed = True
         if not self._readers:
             self._sock.close()

@@ -89,7 +89,7 @@ def test_a_download_is_led_to_other_places_with_https(tls: Path) -> None:
 
 @pytest.mark.parametrize("where", ["http://127.0.0.2:1/x", "ftp://127.0.0.1/x"])
 def test_a_mirror_on_this_machine_leads_to_no_other(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(download, "STALL", 2.0)
+    monkeypatch.setattr(download, "STALL_TIMEOUT", 2.0)
     with serving(where) as (mirror, _):
         monkeypatch.setenv("PINNACE_RELEASE_MIRROR", mirror)
         with pytest.raises(ComponentError, match=r"refusing to follow|302"):

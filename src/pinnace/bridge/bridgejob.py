@@ -1,7 +1,7 @@
-"""Bridge Operator's BridgeJob as a SlurmJob, and the SlurmJob's status in BridgeJob's words: pure functions.
+"""Translates Bridge Operator's BridgeJob into a SlurmJob, and the status back: pure functions.
 
-Bridge Operator kept a job's parameters and progress in the ConfigMap ``<name>-bridge-cm``; scripts read it, so it is
-there too.
+Bridge Operator kept a job's parameters and progress in the ConfigMap ``<name>-bridge-cm``. Users' scripts read it, so
+we write it too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pinnace.slurm.scripts import directives
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.bridge.slurmjob import Object, SlurmJob
 
-# What jobproperties calls sbatch's options.
+# Names in jobproperties, and the fields of a SlurmJob's options.
 PROPERTIES = {
     "NodesNumber": "nodes",
     "Queue": "partition",
@@ -41,7 +41,7 @@ def config_map_name(name: str) -> str:
 
 
 def spec_of(body: Object) -> Object:
-    """The spec of the SlurmJob that a BridgeJob means."""
+    """The spec of the SlurmJob for a BridgeJob."""
     spec, name = body["spec"], body["metadata"]["name"]
     given, data = properties(spec), spec["jobdata"]
     options: Object = {
@@ -125,15 +125,15 @@ def inputs(spec: Object) -> list[Object]:
 
 
 def results(spec: Object, name: str, output: list[str]) -> list[Object]:
-    """What is uploaded: the output, the errors, and what the user names, each as ``<job>/<file>``."""
+    """The uploads: standard output and error, and the files that the user names, each as ``<job>/<file>``."""
     upload = spec["s3upload"]
     place = {**s3_place(spec), "bucket": upload["bucket"], "prefix": name}
     files = [word.strip() for word in (upload.get("files") or "").split(",")]
     return [{"from": file, "s3": place} for file in dict.fromkeys([*output, *files]) if file]
 
 
-def job_status(child: Job) -> str:
-    """In BridgeJob's words."""
+def job_status(child: SlurmJob) -> str:
+    """The state as BridgeJob names it."""
     state = child.status.get("state", "")
     if child.finished:
         if child.succeeded:
@@ -145,7 +145,7 @@ def job_status(child: Job) -> str:
     return "RUNNING" if started else "PENDING"
 
 
-def status_of(child: Job) -> Object:
+def status_of(child: SlurmJob) -> Object:
     status = child.status
     return {
         "jobstatus": job_status(child),
@@ -155,15 +155,15 @@ def status_of(child: Job) -> Object:
     }
 
 
-def message(child: Job) -> str:
-    """What happened, and where the output is."""
+def message(child: SlurmJob) -> str:
+    """Why the job failed, and where its output is."""
     conditions = child.status.get("conditions", ())
-    said = next((c["message"] for c in conditions if c["type"] == "Failed" and c["message"]), "")
+    failure = next((c["message"] for c in conditions if c["type"] == "Failed" and c["message"]), "")
     where = f"output in {child.status['stdout']}" if "stdout" in child.status else ""
-    return "; ".join(filter(None, (said or child.status.get("reason", ""), where)))
+    return "; ".join(filter(None, (failure or child.status.get("reason", ""), where)))
 
 
-def config_data(body: Object, child: Job | None) -> dict[str, str]:
+def config_data(body: Object, child: SlurmJob | None) -> dict[str, str]:
     """The content of the ConfigMap."""
     spec = body["spec"]
     data, storage, upload = spec["jobdata"], spec.get("s3storage") or {}, spec.get("s3upload") or {}

@@ -1,9 +1,9 @@
-"""Which Slurm a job goes to, and as whom.
+"""The connections to Slurm: which Slurm a job is submitted to, and as which user.
 
-Without ``spec.cluster`` it is the command line of the bridge's own user, if whoever started the bridge has allowed that
-for the job's namespace, and else what the Secret ``slurm`` of the namespace says. A Secret is only ever read in the
-namespace of the job that names it, so nobody can run as another. Only a slurmrestd is called that whoever runs the
-bridge has named, and a Secret that says where its token belongs is used nowhere else.
+Without ``spec.cluster`` it is the command line of the bridge's own user, if the bridge's administrator has allowed that
+for the job's namespace, and otherwise the Secret ``slurm`` of the namespace. A Secret is only ever read in the
+namespace of the job that names it, so no user can run jobs as another. Only a slurmrestd that the administrator has
+named is called, and a Secret with a ``url`` is used for that server alone.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from pinnace.validation import api_name, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.bridge.slurmjob import Job
+    from pinnace.bridge.slurmjob import SlurmJob
     from pinnace.kube.client import Api
     from pinnace.slurm.backend import Backend
 
 DEFAULT_SECRET = "slurm"  # noqa: S105 - a name
-FRESH = 5.0  # seconds for which a Secret is not read again
-MOST = 16  # connections of a namespace: each asks for all jobs of a site again and again
+SECRET_MAX_AGE = 5.0  # seconds before a Secret is read again
+MAX_CONNECTIONS = 16  # of a namespace: each polls all jobs of a site
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 TOKEN = re.compile(r"[!-~]{1,8192}")
 
-__all__ = ["EVERY", "Connection", "MissingError", "Policy", "Slurms", "data_of", "own_directory", "secret_data"]
+__all__ = ["EVERY", "Connection", "Connections", "MissingError", "Policy", "data_of", "own_directory", "secret_data"]
 
 
 class MissingError(PinnaceError):
-    """A ConfigMap or Secret, or a key of it, is not there (yet)."""
+    """A ConfigMap or Secret, or a key of it, does not exist (yet)."""
 
 
 @dataclass
 class Connection:
-    """A Slurm that was used, and how it is now."""
+    """A Slurm with its observer. ``origin`` is the data of its Secret, ``read`` when that was read."""
 
     observer: Observer
     origin: object
@@ -59,16 +59,16 @@ class Connection:
         return self.observer.backend
 
 
-class Slurms:
-    """All connections, each with its observer."""
+class Connections:
+    """All connections of the bridge."""
 
-    def __init__(self, api: Callable[[], Api], policy: Policy, tell: Callable[[str], None]) -> None:
-        self._api, self.policy, self._tell = api, policy, tell
+    def __init__(self, api: Callable[[], Api], policy: Policy, notify: Callable[[str], None]) -> None:
+        self._api, self.policy, self._notify = api, policy, notify
         self._connections: dict[tuple[str, ...], Connection] = {}
         self._lock = threading.Lock()
 
-    def of(self, job: Job, *, known: bool = False) -> Connection:
-        """The connection for a job. ``known``: it is submitted, and is followed even if its Secret is gone by now."""
+    def of(self, job: SlurmJob, *, known: bool = False) -> Connection:
+        """The connection for a job. ``known``: it is submitted, and is followed even if its Secret is deleted."""
         cluster = job.spec.get("cluster")
         if cluster is None and self.policy.may_use_command_line(job.namespace):
             return self._connect(("",), _command_line, None)
@@ -77,7 +77,7 @@ class Slurms:
         key = (job.namespace, secret, url)
         with self._lock:
             connection = self._connections.get(key)
-        if known and connection and time.monotonic() - connection.read < FRESH:
+        if known and connection and time.monotonic() - connection.read < SECRET_MAX_AGE:
             return connection
         try:
             data = secret_data(self._api(), job.namespace, secret)
@@ -93,22 +93,24 @@ class Slurms:
             known = self._connections.get(key)
             if known is None:
                 self._make_room(key[0])
-                known = self._connections[key] = Connection(Observer(make(), self._tell), origin)
+                known = self._connections[key] = Connection(Observer(make(), self._notify), origin)
             elif known.origin != origin:
                 known.observer.backend, known.origin = make(), origin
             known.read = time.monotonic()
             return known
 
     def _make_room(self, namespace: str) -> None:
-        """Forget connections of a namespace that nothing is watched through; refuse if that does not help."""
+        """Drop idle connections of a namespace if it has too many; refuse if that is not enough."""
         mine = [key for key in self._connections if key[0] == namespace]
-        if len(mine) < MOST:
+        if len(mine) < MAX_CONNECTIONS:
             return
         for key in mine:
             if self._connections[key].observer.idle:
                 del self._connections[key]
-        if sum(key[0] == namespace for key in self._connections) >= MOST:
-            raise SlurmUnreachableError(f"jobs of namespace {namespace} use {MOST} Secrets at once, which is the most")
+        if sum(key[0] == namespace for key in self._connections) >= MAX_CONNECTIONS:
+            raise SlurmUnreachableError(
+                f"jobs of namespace {namespace} use {MAX_CONNECTIONS} Secrets at once, which is the most"
+            )
 
     def _rest(self, namespace: str, url: str, data: dict[str, str]) -> rest.Rest:
         """Bridge Operator's Secrets call the token a password, and do not say where it belongs: the job does."""
@@ -121,7 +123,7 @@ class Slurms:
         endpoint = self.policy.slurmrestd_at(address)
         if data.get("url") and self.policy.slurmrestd_at(data["url"]) != endpoint:
             raise SlurmError("the Secret's token belongs to another `url` than the job names")
-        # Our own rights only for ourselves: a Secret of somebody else may claim to be ours.
+        # The bridge uses its own file access only for its own user: another user's Secret may have that name.
         mine = self.policy.files and self.policy.may_use_command_line(namespace) and user == getpass.getuser()
         directory = data.get("directory") or (own_directory() if mine else rest.TMP)
         return rest.Rest(endpoint, user, token.strip(), directory=directory, files=mine)
@@ -130,8 +132,8 @@ class Slurms:
         with self._lock:
             return list(self._connections.values())
 
-    def first(self) -> Connection | None:
-        """The command line's connection, for what belongs to no job."""
+    def command_line(self) -> Connection | None:
+        """The connection of the command line, if it is allowed, for queries that belong to no job."""
         if not self.policy.command_line:
             return None
         return self._connect(("",), _command_line, None)
@@ -147,7 +149,7 @@ def _command_line() -> CommandLine:
 
 
 def secret_data(api: Api, namespace: str, name: str) -> dict[str, str]:
-    """The data of a Secret, as far as it is text."""
+    """The data of a Secret, without values that are not text."""
     found = {}
     for key, value in data_of(api, namespace, "secrets", name).items():
         try:

@@ -14,11 +14,11 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.connections import Policy, Slurms
+from pinnace.bridge.connections import Connections, Policy
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.predecessors import Predecessors
 from pinnace.bridge.reconciler import BridgeSettings, Reconciler
-from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurmjob import SlurmJob
 from pinnace.errors import ApiError, PinnaceError, SlurmUnreachableError
 from pinnace.kube.cache import Cache, namespaced_name
 from pinnace.kube.client import API_UNREACHABLE, Api
@@ -71,7 +71,7 @@ class Controller:
         self._in_slurm: dict[str, set[str]] = {}  # names of jobs that are in Slurm or on their way, by namespace
         self._led: set[str] = set()
         self._queue = WorkQueue(RETRY_DELAYS, per_namespace=WORKERS_PER_NAMESPACE)
-        self.slurms = Slurms(self.api, policy, lambda key: self._queue.add((SLURMJOB.name, key)))
+        self.slurms = Connections(self.api, policy, lambda key: self._queue.add((SLURMJOB.name, key)))
         self._reconciler = Reconciler(
             self.api, self.slurms, settings, find=self._find, note=self._note_job, others=self._count_others
         )
@@ -204,14 +204,14 @@ class Controller:
             self._queue.forget(key)
             followers = self._relatives(resource, thing, gone=gone)
             if resource is SLURMJOB:
-                self._count(Job(thing), gone=gone)
+                self._count(SlurmJob(thing), gone=gone)
         if gone and resource is SLURMJOB:
-            self._reconciler.gone(Job(thing))
+            self._reconciler.gone(SlurmJob(thing))
         self._queue.add(key)
         for follower in followers:
             self._queue.add(follower)
 
-    def _count(self, job: Job, *, gone: bool) -> None:
+    def _count(self, job: SlurmJob, *, gone: bool) -> None:
         names = self._in_slurm.setdefault(job.namespace, set())
         if not gone and not job.finished and (job.intent or job.id is not None):
             names.add(job.name)
@@ -220,7 +220,7 @@ class Controller:
         if not names:
             del self._in_slurm[job.namespace]
 
-    def _count_others(self, job: Job) -> int:
+    def _count_others(self, job: SlurmJob) -> int:
         """How many other jobs of its namespace are in Slurm or on their way."""
         with self._cache.lock:
             names = self._in_slurm.get(job.namespace, set())
@@ -247,9 +247,9 @@ class Controller:
             relatives += [(other.name, f"{namespace}/{owner['name']}") for other in kinds]
         return relatives
 
-    def _find(self, name: str) -> Job | None:
+    def _find(self, name: str) -> SlurmJob | None:
         body = self._cache.get(SLURMJOB.name, name)
-        return Job(body) if body else None
+        return SlurmJob(body) if body else None
 
     # --- what is done -------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Controller:
             return None
         resource = self._resources[key[0]]
         if resource is SLURMJOB:
-            return self._reconciler.step(Job(thing))
+            return self._reconciler.step(SlurmJob(thing))
         return self._predecessors.step(resource, thing, self._find(self._predecessors.child_key(resource, thing)))
 
     def _failed(self, key: Key, error: Exception) -> None:

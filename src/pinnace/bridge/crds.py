@@ -1,4 +1,4 @@
-"""The custom resources, as data: our SlurmJob, and the predecessors' kinds with the fields that they had."""
+"""The custom resource definitions, as data: our SlurmJob, and the kinds of Bridge Operator and WLM-Operator."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ VARIABLE = NAME | {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
 TEXT: Schema = {"type": "string", "maxLength": 4096}
 FLAG: Schema = {"type": "boolean"}
 COUNT: Schema = {"type": "integer", "format": "int64"}
-WORD: Schema = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+INT_OR_STRING: Schema = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
 ANYTHING: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 TIME: Schema = {"type": "string", "format": "date-time"}
 MUTABLE = ("suspend", "cancel", "ttlSecondsAfterFinished", "logs", "updateIntervalSeconds")
-LONGEST_TTL = (1 << 31) - 1  # seconds, as for a Job of Kubernetes
-LONGEST_INTERVAL = 3600  # seconds
+MAX_TTL = (1 << 31) - 1  # seconds, as for a Job of Kubernetes
+MAX_UPDATE_INTERVAL = 3600  # seconds
 INSIDE = "!self.startsWith('/') && !self.split('/').exists(part, part == '..')"
-ESCAPES = "must be a path below the directory or volume, without '..'"
+INSIDE_MESSAGE = "must be a path below the directory or volume, without '..'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """A kind and where the API has it."""
+    """A kind of custom resource, and its path in the API."""
 
     group: str
     kind: str
@@ -62,7 +62,7 @@ WLM_WLMJOB = Resource(group="wlm.sylabs.io", kind="WlmJob", plural="wlmjobs")
 KINDS = (SLURMJOB, BRIDGEJOB, WLM_SLURMJOB, WLM_WLMJOB)
 
 
-def record(properties: dict[str, Any], *, required: tuple[str, ...] = (), rules: Sequence[Schema] = ()) -> Schema:
+def struct(properties: dict[str, Any], *, required: tuple[str, ...] = (), rules: Sequence[Schema] = ()) -> Schema:
     schema: Schema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = list(required)
@@ -71,8 +71,8 @@ def record(properties: dict[str, Any], *, required: tuple[str, ...] = (), rules:
     return schema
 
 
-def several(items: Schema, *, most: int) -> Schema:
-    return {"type": "array", "items": items, "maxItems": most}
+def array(items: Schema, *, max_items: int) -> Schema:
+    return {"type": "array", "items": items, "maxItems": max_items}
 
 
 def rule(text: str, message: str) -> Schema:
@@ -87,13 +87,13 @@ def exactly_one(*fields: str) -> list[Schema]:
 def key_of(*, optional: bool = False) -> Schema:
     """A key of a ConfigMap or a Secret."""
     fields: dict[str, Schema] = {"name": OBJECT, "key": KEY}
-    return record(fields | ({"optional": FLAG} if optional else {}), required=("name", "key"))
+    return struct(fields | ({"optional": FLAG} if optional else {}), required=("name", "key"))
 
 
 def s3(**more: Schema) -> Schema:
-    """A place in S3. The Secret has ``accesskey`` and ``secretkey``."""
+    """A bucket or an object in S3. The Secret has ``accesskey`` and ``secretkey``."""
     fields: dict[str, Schema] = {"endpoint": NAME, "secure": FLAG | {"default": True}, "secret": OBJECT, "bucket": NAME}
-    return record(fields | more, required=("endpoint", "secret", "bucket", *(("key",) if "key" in more else ())))
+    return struct(fields | more, required=("endpoint", "secret", "bucket", *(("key",) if "key" in more else ())))
 
 
 def option_schema(kind: FieldType) -> Schema:
@@ -106,32 +106,32 @@ def option_schema(kind: FieldType) -> Schema:
             return {"type": "string", "enum": ["yes", "no"]}
         case FieldType.TEXT:
             return TEXT
-    return WORD
+    return INT_OR_STRING
 
 
 def slurmjob_spec() -> Schema:
-    inside = TEXT | {"minLength": 1, "x-kubernetes-validations": [rule(INSIDE, ESCAPES)]}
+    inside = TEXT | {"minLength": 1, "x-kubernetes-validations": [rule(INSIDE, INSIDE_MESSAGE)]}
     volume = {
         "volume": ANYTHING | {"description": "The source of a pod's volume; those that the bridge allows."},
         "path": inside,
     }
-    source = record(
+    source = struct(
         {"configMap": key_of(), "path": TEXT, "s3": s3(key=TEXT)},
         rules=exactly_one("configMap", "path", "s3"),
     )
-    variable = record(
+    variable = struct(
         {
             "name": VARIABLE,
             "value": {"type": "string", "maxLength": 65536},
-            "valueFrom": record(
+            "valueFrom": struct(
                 {"configMapKeyRef": key_of(optional=True), "secretKeyRef": key_of(optional=True)},
                 rules=exactly_one("configMapKeyRef", "secretKeyRef"),
             ),
         },
         required=("name",),
     )
-    all_of = record({"name": OBJECT, "optional": FLAG}, required=("name",))
-    variables = record({"prefix": TEXT, "configMapRef": all_of, "secretRef": all_of})
+    all_of = struct({"name": OBJECT, "optional": FLAG}, required=("name",))
+    variables = struct({"prefix": TEXT, "configMapRef": all_of, "secretRef": all_of})
     text = {"type": "string", "maxLength": 262144}
     put = {"to": inside, "text": text, "configMap": key_of(), "secret": key_of(), "s3": s3(key=TEXT)}
     from_volume = {**volume, "from": TEXT}
@@ -142,43 +142,43 @@ def slurmjob_spec() -> Schema:
     dependency = {"name": OBJECT, "type": {"type": "string", "enum": ["afterok", "afterany", "afternotok"],
                                          "default": "afterok"}}  # fmt: skip
     fields: dict[str, Schema] = {
-        "cluster": record({"secret": OBJECT, "url": NAME}, required=("secret",)),
+        "cluster": struct({"secret": OBJECT, "url": NAME}, required=("secret",)),
         "script": text,
         "scriptFrom": source,
-        "arguments": several(TEXT, most=256),
-        "options": record(typed),
-        "flags": several(TEXT, most=64),
-        "env": several(variable, most=256),
-        "envFrom": several(variables, most=32),
-        "dependsOn": several(record(dependency, required=("name",)), most=64),
-        "inputs": several(record(put | from_volume, required=("to",), rules=sources), most=64),
-        "results": several(record(result, required=("from",), rules=sinks), most=64),
+        "arguments": array(TEXT, max_items=256),
+        "options": struct(typed),
+        "flags": array(TEXT, max_items=64),
+        "env": array(variable, max_items=256),
+        "envFrom": array(variables, max_items=32),
+        "dependsOn": array(struct(dependency, required=("name",)), max_items=64),
+        "inputs": array(struct(put | from_volume, required=("to",), rules=sources), max_items=64),
+        "results": array(struct(result, required=("from",), rules=sinks), max_items=64),
         "retries": {"type": "integer", "minimum": 0, "maximum": 100},
         "suspend": FLAG,
         "cancel": FLAG | {"x-kubernetes-validations": [rule("self || !oldSelf", "what was cancelled stays so")]},
-        "ttlSecondsAfterFinished": {"type": "integer", "minimum": 0, "maximum": LONGEST_TTL},
+        "ttlSecondsAfterFinished": {"type": "integer", "minimum": 0, "maximum": MAX_TTL},
         "logs": FLAG | {"default": True},
-        "updateIntervalSeconds": {"type": "integer", "minimum": 1, "maximum": LONGEST_INTERVAL},
+        "updateIntervalSeconds": {"type": "integer", "minimum": 1, "maximum": MAX_UPDATE_INTERVAL},
     }
     fixed = [field for field in fields if field not in MUTABLE]
     same = " && ".join(f"has(self.{field}) == has(oldSelf.{field})" for field in fixed)
-    said = "a job cannot be changed once it exists: delete it and make another"
+    message = "a job cannot be changed once it exists: delete it and make another"
     for field in fixed:
         rules = fields[field].get("x-kubernetes-validations", [])
-        fields[field] = fields[field] | {"x-kubernetes-validations": [*rules, rule("self == oldSelf", said)]}
-    return record(fields, rules=[*exactly_one("script", "scriptFrom"), rule(same, said)])
+        fields[field] = fields[field] | {"x-kubernetes-validations": [*rules, rule("self == oldSelf", message)]}
+    return struct(fields, rules=[*exactly_one("script", "scriptFrom"), rule(same, message)])
 
 
 def slurmjob_status() -> Schema:
-    condition = record(dict.fromkeys(("type", "status", "reason", "lastTransitionTime"), TEXT) | {"message": TEXT})
-    tasks = record(dict.fromkeys(("pending", "running", "succeeded", "failed"), COUNT))
-    usage = record({"elapsedSeconds": COUNT, "cpuSeconds": {"type": "number"}, "maxRSSBytes": COUNT, "tres": TEXT})
+    condition = struct(dict.fromkeys(("type", "status", "reason", "lastTransitionTime"), TEXT) | {"message": TEXT})
+    tasks = struct(dict.fromkeys(("pending", "running", "succeeded", "failed"), COUNT))
+    usage = struct({"elapsedSeconds": COUNT, "cpuSeconds": {"type": "number"}, "maxRSSBytes": COUNT, "tres": TEXT})
     texts = ("state", "reason", "nodes", "exit", "user", "workingDirectory", "stdout", "stderr", "message")
-    return record(
+    return struct(
         dict.fromkeys(texts, TEXT)
         | dict.fromkeys(("jobID", "attempt", "nodeCount", "exitCode", "signal"), COUNT)
         | dict.fromkeys(("submitTime", "expectedStart", "startTime", "endTime", "completionTime"), TIME)
-        | {"held": FLAG, "tasks": tasks, "usage": usage, "conditions": several(condition, most=16)}
+        | {"held": FLAG, "tasks": tasks, "usage": usage, "conditions": array(condition, max_items=16)}
     )
 
 
@@ -196,7 +196,7 @@ def definition(
         "name": resource.version,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": record({"spec": spec, "status": status}, required=("spec",))},
+        "schema": {"openAPIV3Schema": struct({"spec": spec, "status": status}, required=("spec",))},
         "subresources": {"status": {}},
         "additionalPrinterColumns": [*shown, age],
     }
@@ -225,57 +225,57 @@ def slurmjob() -> Schema:
 
 
 def bridgejob() -> Schema:
-    job = record(
+    job = struct(
         {name: {"type": "string"} for name in ("jobscript", "scriptmetadata", "jobparameters", "additionaldata")}
         | {"scriptlocation": {"type": "string", "default": "remote", "enum": ["remote", "inline", "s3"]}}
         | {"scriptextralocation": {"type": "string", "default": "inline", "enum": ["inline", "s3"]}},
         required=("jobscript",),
     )
-    storage = record(
+    storage = struct(
         {"s3secret": {"type": "string"}, "endpoint": {"type": "string"}, "secure": FLAG | {"default": True}}
     )
-    upload = record({"bucket": {"type": "string"}, "files": {"type": "string"}}, required=("bucket",))
-    spec = record(
+    upload = struct({"bucket": {"type": "string"}, "files": {"type": "string"}}, required=("bucket",))
+    spec = struct(
         {name: {"type": "string"} for name in ("resourceURL", "resourcesecret", "image", "jobproperties")}
         | {"imagepullpolicy": {"type": "string", "default": "IfNotPresent"}}
-        | {"updateinterval": {"type": "integer", "default": 20, "maximum": LONGEST_INTERVAL}, "kill": FLAG}
+        | {"updateinterval": {"type": "integer", "default": 20, "maximum": MAX_UPDATE_INTERVAL}, "kill": FLAG}
         | {"jobdata": job, "s3storage": storage, "s3upload": upload},
         required=("resourceURL", "resourcesecret", "jobdata"),
     )
-    status = record({name: {"type": "string"} for name in ("jobstatus", "starttime", "completiontime", "message")})
+    status = struct({name: {"type": "string"} for name in ("jobstatus", "starttime", "completiontime", "message")})
     columns = (("Status", "string", ".status.jobstatus"), ("Message", "string", ".status.message"))
     return definition(BRIDGEJOB, spec, status, short=(), columns=columns)
 
 
 def wlm_results() -> Schema:
-    return record({"from": {"type": "string"}, "mount": ANYTHING}, required=("from", "mount"))
+    return struct({"from": {"type": "string"}, "mount": ANYTHING}, required=("from", "mount"))
 
 
-WLM_STATUS = record({"status": {"type": "string"}})
+WLM_STATUS = struct({"status": {"type": "string"}})
 WLM_COLUMNS = (("Status", "string", ".status.status"),)
-SELECTOR = {"type": "object", "additionalProperties": WORD}
+SELECTOR = {"type": "object", "additionalProperties": INT_OR_STRING}
 
 
 def wlm_slurmjob() -> Schema:
     fields = {"batch": {"type": "string", "minLength": 1}, "nodeSelector": SELECTOR, "results": wlm_results()}
-    spec = record(fields, required=("batch",))
+    spec = struct(fields, required=("batch",))
     return definition(WLM_SLURMJOB, spec, WLM_STATUS, short=("sj",), columns=WLM_COLUMNS)
 
 
 def wlm_wlmjob() -> Schema:
     switches = ("allowUnsigned", "cleanEnv", "fakeRoot", "ipc", "noPrivs", "pid", "writable")
-    options = record(
+    options = struct(
         dict.fromkeys(switches, FLAG)
         | {name: {"type": "string"} for name in ("app", "hostName")}
         | {"binds": {"type": "array", "items": {"type": "string"}}}
     )
-    resources = record(dict.fromkeys(("nodes", "cpuPerNode", "memPerNode", "wallTime"), COUNT))
+    resources = struct(dict.fromkeys(("nodes", "cpuPerNode", "memPerNode", "wallTime"), COUNT))
     fields = {"image": {"type": "string"}, "options": options, "resources": resources,
               "nodeSelector": SELECTOR, "results": wlm_results()}  # fmt: skip
-    spec = record(fields, required=("image",))
+    spec = struct(fields, required=("image",))
     return definition(WLM_WLMJOB, spec, WLM_STATUS, short=("wj",), columns=WLM_COLUMNS)
 
 
 def definitions() -> list[Schema]:
-    """What `pinnace bridge` installs."""
+    """All definitions, which `pinnace bridge` installs."""
     return [slurmjob(), bridgejob(), wlm_slurmjob(), wlm_wlmjob()]

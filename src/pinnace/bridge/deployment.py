@@ -1,4 +1,4 @@
-"""The bridge as a Deployment in any cluster: everything it needs there, with the least rights, as data.
+"""The bridge as a Deployment in any cluster: all its objects, with the least privileges, as data.
 
 It reaches Slurm through slurmrestd, with the Secret of each namespace; Slurm's command line is only for a bridge that
 its user runs on the site.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 NAME = "pinnace-bridge"
 RBAC = "rbac.authorization.k8s.io"
-USER = 65532  # nobody's
+USER = 65532  # "nonroot" in common base images
 LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}
 
 
 def rules(*, pods: bool) -> list[Object]:
-    """Secrets and ConfigMaps are read by name, never listed."""
+    """The bridge's permissions. Secrets and ConfigMaps are read by name, never listed."""
     granted = [
         rule(sorted({kind.group for kind in KINDS}), [kind.plural for kind in KINDS], "get", "list", "watch"),
         rule(sorted({kind.group for kind in KINDS}), [f"{kind.plural}/status" for kind in KINDS], "patch"),
@@ -42,7 +42,7 @@ def rule(groups: Sequence[str], resources: Sequence[str], *verbs: str) -> Object
 
 
 def role(namespace: str, granted: list[Object]) -> list[Object]:
-    """A role and its binding; in a namespace, or everywhere without one."""
+    """A Role and its binding in a namespace; without one, a ClusterRole."""
     scope = "" if namespace else "Cluster"
     where = {"namespace": namespace} if namespace else {}
     metadata = {"name": NAME, **where}
@@ -92,8 +92,8 @@ def deployment(image: str, arguments: Sequence[str]) -> Object:
 
 
 def manifest(image: str, namespaces: Sequence[str] = (), arguments: Sequence[str] = ()) -> list[Object]:
-    """All of it, in the order in which it is applied. For some namespaces only, it has no rights in others."""
-    words = [word for namespace in namespaces for word in ("--namespace", namespace)]
+    """All objects, in the order in which they are applied. With ``namespaces``, the bridge has rights only in those."""
+    args = [arg for namespace in namespaces for arg in ("--namespace", namespace)]
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME, "labels": labels}}
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": NAME}}
@@ -102,4 +102,4 @@ def manifest(image: str, namespaces: Sequence[str] = (), arguments: Sequence[str
         roles = [found for namespace in namespaces for found in role(namespace, [*granted, LEASES])]
     else:
         roles = [*role("", granted), *role(CLUSTER_WIDE_NAMESPACE, [LEASES])]
-    return [*definitions(), home, account, *roles, deployment(image, [*words, *arguments])]
+    return [*definitions(), home, account, *roles, deployment(image, [*args, *arguments])]

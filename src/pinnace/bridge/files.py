@@ -1,8 +1,8 @@
-"""Files of jobs, read and written with the bridge's rights: never outside the directory that was named.
+"""Files of jobs, read and written with the bridge's rights: never outside the given directory.
 
-A job can leave anything in its directory: a link to a file of the bridge's user, a FIFO that never ends, a file that
-is replaced between a look and the opening. So each component of a path is opened relative to the one before, without
-following links; links that stay inside are followed here, one by one. Only regular files are read.
+A job can leave anything in its directory: a link to a file of the bridge's user, a FIFO that never ends, a file that is
+replaced between stat and open. So each component of a path is opened relative to the one before, without following
+links; links that stay inside are resolved here, one by one. Only regular files are read.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from pinnace.validation import is_plain, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LINKS = 16  # symbolic links in one path
-DEPTH = 64  # directories below each other
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-CHUNK = 1 << 20
-# What the kernel shows of processes and devices belongs to the bridge, not to a job.
-KERNEL = ("/proc", "/sys", "/dev")
+MAX_SYMLINKS = 16  # in one path
+MAX_DEPTH = 64  # of nested directories
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+CHUNK_SIZE = 1 << 20
+# What the kernel shows there of processes and devices is the bridge's, not a job's.
+KERNEL_DIRECTORIES = ("/proc", "/sys", "/dev")
 
 
 class StagingError(PinnaceError):
-    """A script, an input or a result that there is not, or that may not be."""
+    """A script, an input or a result does not exist, or is not allowed."""
 
 
 @dataclass
-class Budget:
-    """What may be spent on the files of one job at a time: others wait meanwhile."""
+class CopyBudget:
+    """The limits of one copy for a job: other jobs wait meanwhile."""
 
     files: int = 100_000
     seconds: float = 600.0
@@ -54,8 +54,8 @@ class Budget:
             raise StagingError(f"the files could not be copied in {self.seconds:.0f} s: let the job copy them")
 
 
-def named(text: str) -> Path:
-    """A place that is named in full."""
+def absolute_path(text: str) -> Path:
+    """Validate an absolute path, or one below a home, that a user gives."""
     if not is_plain(text):
         raise StagingError(f"{printable(repr(text), 200)} is no path")
     try:
@@ -65,7 +65,7 @@ def named(text: str) -> Path:
     if not path.is_absolute():
         raise StagingError(f"{printable(text, 200)} does not begin with / or ~/")
     written, real = Path(os.path.normpath(path)), Path(os.path.realpath(path))
-    if any(found.is_relative_to(place) for found in (written, real) for place in KERNEL):
+    if any(found.is_relative_to(place) for found in (written, real) for place in KERNEL_DIRECTORIES):
         raise StagingError(f"{printable(text, 200)} is the kernel's, and no file of a job")
     return path
 
@@ -79,10 +79,10 @@ def parts_of(name: str) -> list[str]:
 
 
 class Tree:
-    """A directory, and what is in it."""
+    """A directory whose contents are accessed safely."""
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
-        """The directory itself is named in full, and may be reached through links."""
+        """The path of the directory itself may contain links."""
         self.path = path
         if make:
             path.mkdir(parents=True, exist_ok=True)
@@ -94,18 +94,18 @@ class Tree:
     def __exit__(self, *_: object) -> None:
         os.close(self._root)
 
-    # --- ways through it ----------------------------------------------------------------------------------------
+    # --- resolving paths ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _parent(self, parts: list[str], *, make: bool = False) -> Iterator[int]:
-        """The directory that has the last component, opened step by step."""
+        """Open the directory of the last component, component by component."""
         handle = os.dup(self._root)
         try:
             for part in parts[:-1]:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=handle)
-                below = os.open(part, DIRECTORY, dir_fd=handle)
+                below = os.open(part, DIRECTORY_FLAGS, dir_fd=handle)
                 os.close(handle)
                 handle = below
             yield handle
@@ -127,14 +127,14 @@ class Tree:
                 with self._parent([*done, part]) as parent:
                     target = os.readlink(part, dir_fd=parent)
             except OSError as error:
-                if error.errno not in {errno.EINVAL, errno.ENOENT}:  # no link, or nothing yet
+                if error.errno not in {errno.EINVAL, errno.ENOENT}:  # not a link, or it does not exist
                     raise
                 done.append(part)
                 continue
             links += 1
-            if links > LINKS or target.startswith("/"):
+            if links > MAX_SYMLINKS or target.startswith("/"):
                 raise self._outside(name)
-            rest = [word for word in target.split("/") if word not in {"", "."}] + rest
+            rest = [component for component in target.split("/") if component not in {"", "."}] + rest
         if not done:
             raise self._outside(name)
         return done
@@ -142,13 +142,13 @@ class Tree:
     def _outside(self, name: str) -> StagingError:
         return StagingError(f"{printable(name, 200)} leads to a place that is outside {self.path}")
 
-    def matches(self, pattern: str, budget: Budget) -> list[str]:
-        """The paths that a pattern means, in order; at least one."""
+    def matches(self, pattern: str, budget: CopyBudget) -> list[str]:
+        """The paths that match a pattern, sorted; at least one."""
         wanted = parts_of(pattern)
         if not set("*?[") & set(pattern):
             found = ["/".join(wanted)] if self._has(self.resolve(pattern)) else []
         else:
-            found = sorted(set(self._matching(os.dup(self._root), "", _collapsed(wanted), budget, DEPTH)))
+            found = sorted(set(self._matching(os.dup(self._root), "", _collapsed(wanted), budget, MAX_DEPTH)))
         if not found:
             raise StagingError(f"there is no result {printable(pattern, 200)} in {self.path}")
         return found
@@ -161,8 +161,8 @@ class Tree:
             return False
         return True
 
-    def _matching(self, handle: int, before: str, wanted: list[str], budget: Budget, depth: int) -> Iterator[str]:
-        """Closes ``handle``. Links are matched by name and never searched."""
+    def _matching(self, handle: int, before: str, wanted: list[str], budget: CopyBudget, depth: int) -> Iterator[str]:
+        """Search a directory, and close ``handle``. Links are matched by name and never followed."""
         with _closing(handle):
             first, rest = wanted[0], wanted[1:]
             names = sorted(os.listdir(handle))
@@ -179,16 +179,16 @@ class Tree:
                 if below and hit and depth and (rest or first == "**"):
                     following = wanted if first == "**" else rest
                     with contextlib.suppress(OSError):
-                        opened = os.open(name, DIRECTORY, dir_fd=handle)
+                        opened = os.open(name, DIRECTORY_FLAGS, dir_fd=handle)
                         yield from self._matching(opened, f"{path}/", following, budget, depth - 1)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> BinaryIO:
-        """A regular file, opened."""
+        """Open a regular file."""
         parts = self.resolve(name)
         with self._parent(parts) as parent:
-            return regular(os.open(parts[-1], READ, dir_fd=parent), name)
+            return regular(os.open(parts[-1], READ_FLAGS, dir_fd=parent), name)
 
     def is_directory(self, name: str) -> bool:
         """Whether a path leads to a directory inside."""
@@ -196,21 +196,21 @@ class Tree:
         with self._parent(parts) as parent:
             return _is_directory(parts[-1], parent)
 
-    def walk(self, name: str, budget: Budget) -> Iterator[tuple[str, os.stat_result]]:
-        """A path and everything below it. Links below it are named and not followed."""
+    def walk(self, name: str, budget: CopyBudget) -> Iterator[tuple[str, os.stat_result]]:
+        """A path and everything below it. Links below it are listed and not followed."""
         parts = self.resolve(name)
         with self._parent(parts) as parent:
             about = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
             yield from self._walk(parent, name, about, budget, last=parts[-1])
 
-    def everything(self, budget: Budget) -> Iterator[tuple[str, os.stat_result]]:
-        """The same for all that is in the directory."""
+    def everything(self, budget: CopyBudget) -> Iterator[tuple[str, os.stat_result]]:
+        """All entries of the directory, and everything below them."""
         for name in sorted(os.listdir(self._root)):  # noqa: PTH208 - an open directory
             about = os.stat(name, dir_fd=self._root, follow_symlinks=False)
             yield from self._walk(self._root, name, about, budget, last=name)
 
     def _walk(
-        self, parent: int, name: str, about: os.stat_result, budget: Budget, *, last: str, depth: int = DEPTH
+        self, parent: int, name: str, about: os.stat_result, budget: CopyBudget, *, last: str, depth: int = MAX_DEPTH
     ) -> Iterator[tuple[str, os.stat_result]]:
         budget.spend(1)
         yield name, about
@@ -218,7 +218,7 @@ class Tree:
             return
         if not depth:
             raise StagingError(f"{printable(name, 200)} has too many directories below each other")
-        with _closing(os.open(last, DIRECTORY, dir_fd=parent)) as handle:
+        with _closing(os.open(last, DIRECTORY_FLAGS, dir_fd=parent)) as handle:
             for below in sorted(os.listdir(handle)):  # noqa: PTH208 - an open directory
                 found = os.stat(below, dir_fd=handle, follow_symlinks=False)
                 yield from self._walk(handle, f"{name}/{below}", found, budget, last=below, depth=depth - 1)
@@ -237,7 +237,7 @@ class Tree:
         like: os.stat_result | None = None,
         mode: int = 0o600,
     ) -> None:
-        """A file that appears whole, in place of whatever had its name: that is never opened."""
+        """Write a file atomically. What had its name before is replaced and never opened."""
         *above, last = parts_of(name)
         parts = [*(self.resolve("/".join(above)) if above else ()), last]
         with self._parent(parts, make=True) as parent:
@@ -268,13 +268,13 @@ class Tree:
             os.symlink(target, parts[-1], dir_fd=parent)
 
 
-def copy(source: Tree, name: str, target: Tree, to: str, budget: Budget) -> None:
-    """A file or a directory of one tree into another. Links stay links; anything else than files is refused."""
+def copy(source: Tree, name: str, target: Tree, to: str, budget: CopyBudget) -> None:
+    """Copy a file or a directory of one tree into another. Links stay links; special files are refused."""
     for entry in source.walk(name, budget):
         _copy_one(entry, source, target, to + entry[0].removeprefix(name), budget)
 
 
-def _copy_one(entry: tuple[str, os.stat_result], source: Tree, target: Tree, to: str, budget: Budget) -> None:
+def _copy_one(entry: tuple[str, os.stat_result], source: Tree, target: Tree, to: str, budget: CopyBudget) -> None:
     path, about = entry
     if stat.S_ISDIR(about.st_mode):
         target.make_directory(to)
@@ -282,14 +282,14 @@ def _copy_one(entry: tuple[str, os.stat_result], source: Tree, target: Tree, to:
         target.make_link(to, source.link(path))
     else:
         with source.read(path) as file:
-            target.write(to, partial(pour, file, budget=budget), like=about)
+            target.write(to, partial(copy_stream, file, budget=budget), like=about)
 
 
-def copy_named(source: Path, target: Tree, to: str, budget: Budget) -> None:
-    """A file or a directory that is named in full, links included, into a tree."""
+def copy_from_path(source: Path, target: Tree, to: str, budget: CopyBudget) -> None:
+    """Copy a file or a directory at a path, which may contain links, into a tree."""
     if not source.is_dir():
-        with open_named(source) as file:
-            target.write(to, partial(pour, file, budget=budget), like=os.fstat(file.fileno()))
+        with open_path(source) as file:
+            target.write(to, partial(copy_stream, file, budget=budget), like=os.fstat(file.fileno()))
         return
     target.make_directory(to)
     with Tree(source) as tree:
@@ -297,21 +297,21 @@ def copy_named(source: Path, target: Tree, to: str, budget: Budget) -> None:
             _copy_one(entry, tree, target, f"{to}/{entry[0]}", budget)
 
 
-def open_named(path: Path) -> BinaryIO:
-    """A regular file that is named in full."""
-    return regular(os.open(path, READ & ~os.O_NOFOLLOW), str(path))
+def open_path(path: Path) -> BinaryIO:
+    """Open a regular file at a path, which may contain links."""
+    return regular(os.open(path, READ_FLAGS & ~os.O_NOFOLLOW), str(path))
 
 
-def read_named(path: Path, most: int) -> bytes:
-    with open_named(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise StagingError(f"{printable(str(path), 200)} is larger than {most >> 10} KiB")
+def read_path(path: Path, max_size: int) -> bytes:
+    with open_path(path) as file:
+        data = file.read(max_size + 1)
+    if len(data) > max_size:
+        raise StagingError(f"{printable(str(path), 200)} is larger than {max_size >> 10} KiB")
     return data
 
 
 def replace_file(path: Path, text: str) -> None:
-    """A small file of the bridge's own, written without opening what may be there."""
+    """Write a small file of the bridge atomically, without opening what had its name."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Tree(path.parent) as tree:
         tree.write(path.name, lambda file: file.write(text.encode()), mode=0o644)
@@ -324,14 +324,14 @@ def regular(handle: int, name: str) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def pour(source: BinaryIO, target: BinaryIO, budget: Budget) -> None:
-    while data := source.read(CHUNK):
+def copy_stream(source: BinaryIO, target: BinaryIO, budget: CopyBudget) -> None:
+    while data := source.read(CHUNK_SIZE):
         budget.spend()
         target.write(data)
 
 
 def _collapsed(parts: list[str]) -> list[str]:
-    """``**/**`` means no more than ``**``, and costs more."""
+    """Without repeated ``**``, which match the same and cost more."""
     return [part for number, part in enumerate(parts) if part != "**" or parts[number - 1 : number] != ["**"]]
 
 

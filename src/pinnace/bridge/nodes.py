@@ -1,4 +1,4 @@
-"""Slurm's partitions as nodes of Kubernetes, so that `kubectl get nodes` tells what Slurm has."""
+"""Slurm's partitions as nodes of Kubernetes, so that `kubectl get nodes` shows Slurm's resources."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from pinnace.validation import api_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.bridge.connections import Slurms
+    from pinnace.bridge.connections import Connections
     from pinnace.bridge.slurmjob import Object
     from pinnace.kube.client import Api
 
-INTERVAL = 20.0  # seconds; a node that is not heard of for 40 counts as lost
+UPDATE_INTERVAL = 20.0  # seconds; Kubernetes takes a node without updates for 40 s as lost
 NODES = "/api/v1/nodes"
 MANAGER = "pinnace-bridge"
 
 log = logging.getLogger(__name__)
 
 
-def show_partitions(api: Callable[[], Api], slurms: Slurms, begin: threading.Event) -> None:
-    """For ever, in a thread of its own."""
-    threading.Thread(target=_for_ever, args=(api, slurms, begin), name="partitions", daemon=True).start()
+def show_partitions(api: Callable[[], Api], slurms: Connections, begin: threading.Event) -> None:
+    """Update the nodes for ever, in a thread of its own."""
+    threading.Thread(target=_run, args=(api, slurms, begin), name="partitions", daemon=True).start()
 
 
-def _for_ever(api: Callable[[], Api], slurms: Slurms, begin: threading.Event) -> None:
+def _run(api: Callable[[], Api], slurms: Connections, begin: threading.Event) -> None:
     begin.wait()
     while True:
         try:
-            if connection := slurms.first():
+            if connection := slurms.command_line():
                 update(api(), [wlm.node(found, now=int(time.time())) for found in connection.backend.partitions()])
         except (PinnaceError, *API_UNREACHABLE) as error:
             log.warning("partitions: %s", error)
-        except Exception as error:  # noqa: BLE001 - what we do not understand of partitions must not stop the jobs
+        except Exception as error:  # noqa: BLE001 - unexpected data about partitions must not stop the jobs
             log.warning("partitions: %r", error)
-        time.sleep(INTERVAL)
+        time.sleep(UPDATE_INTERVAL)
 
 
 def update(api: Api, nodes: list[Object]) -> None:
-    """Write the nodes as they are, and take away those of partitions that are gone."""
+    """Apply the nodes, and delete those of partitions that no longer exist."""
     for node in nodes:
         name = node["metadata"]["name"]
         status = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": node["status"]}

@@ -1,4 +1,4 @@
-"""Asks a Slurm how all its jobs are, once per interval, and tells whose report has changed."""
+"""Polls a Slurm for the states of all its jobs, once per interval, and notifies when a job's report has changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pinnace.bridge.crds import LONGEST_INTERVAL
+from pinnace.bridge.crds import MAX_UPDATE_INTERVAL
 from pinnace.bridge.slurmjob import allocated
 from pinnace.bridge.tags import has_tag, tag_in, tag_of_accounted
 from pinnace.errors import PinnaceError
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from pinnace.slurm.backend import Backend
     from pinnace.slurm.jobs import AccountedJob, QueuedJob
 
-SOON = 0.2  # seconds after which the first question follows a submission
-LONGEST_PAUSE = 60.0  # seconds between questions to a Slurm that does not answer
-PATIENCE = 30.0  # seconds for which accounting may be behind
-FEWER = 3.0  # the same where it does not work at all
+FIRST_POLL_DELAY = 0.2  # seconds between a submission and the first poll
+MAX_POLL_INTERVAL = 60.0  # seconds between polls of a Slurm that does not answer
+ACCOUNTING_TIMEOUT = 30.0  # seconds that accounting may lag behind
+ACCOUNTING_ERROR_TIMEOUT = 3.0  # seconds, where accounting does not work at all
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A job that somebody wants to know about."""
+class WatchedJob:
+    """A job that is polled. ``key`` names its object, ``tag`` is in its comment."""
 
     key: str
     tag: str
@@ -39,14 +39,14 @@ class Watched:
 
 
 class Observer:
-    """What is known of one Slurm as one user of it."""
+    """The state of the watched jobs of one Slurm, as one of its users."""
 
-    def __init__(self, backend: Backend, tell: Callable[[str], None]) -> None:
+    def __init__(self, backend: Backend, notify: Callable[[str], None]) -> None:
         self.backend = backend
         self.error = ""
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
-        self._watched: dict[str, Watched] = {}  # by tag
+        self._watched: dict[str, WatchedJob] = {}  # by tag
         self._seen: dict[str, float] = {}  # when a poll began that came after the job was watched
         self._reports: dict[str, tuple[QueuedJob, ...]] = {}
         self._ended: dict[str, float] = {}  # since when accounting is asked about a job
@@ -59,8 +59,8 @@ class Observer:
         with self._lock:
             return not self._watched
 
-    def watch(self, job: Watched) -> None:
-        """Ask about a job from now on. What is known of another number under the same tag does not count any more."""
+    def watch(self, job: WatchedJob) -> None:
+        """Poll a job from now on. Reports of another job ID under the same tag are dropped."""
         with self._lock:
             known = self._watched.get(job.tag)
             new = known is None or known.id != job.id
@@ -69,7 +69,7 @@ class Observer:
             self._watched[job.tag] = job
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._poll_on, name="observer", daemon=True).start()
+                threading.Thread(target=self._run, name="observer", daemon=True).start()
         if new:
             self._wake.set()
 
@@ -96,33 +96,33 @@ class Observer:
                 self._wake.set()
             return False, ()
 
-    def _poll_on(self) -> None:
-        """As long as there is something to ask for. One Slurm that we do not understand must not stop the others."""
+    def _run(self) -> None:
+        """Poll while jobs are watched. Unexpected answers of one Slurm must not stop the others."""
         pause = 0.0
         while True:
             self._wake.wait(pause or None)
             if self._wake.is_set():
                 self._wake.clear()
-                time.sleep(SOON)  # for others that come with it
+                time.sleep(FIRST_POLL_DELAY)  # for other jobs that are submitted at the same time
             with self._lock:
                 watched = dict(self._watched)
                 if not watched:
                     self._running, self.error = False, ""
                     return
-            normal = min(LONGEST_INTERVAL, *(job.interval for job in watched.values()))
+            normal = min(MAX_UPDATE_INTERVAL, *(job.interval for job in watched.values()))
             try:
                 self._poll(watched)
-                self._say(watched, "")
+                self._set_error(watched, "")
                 pause = normal
             except PinnaceError as error:
-                self._say(watched, error.message)
-                pause = min(max(2 * pause, normal), LONGEST_PAUSE)
+                self._set_error(watched, error.message)
+                pause = min(max(2 * pause, normal), MAX_POLL_INTERVAL)
             except Exception as error:  # noqa: BLE001
                 traceback.print_exc()
-                self._say(watched, f"its answer was not understood: {type(error).__name__}")
-                pause = LONGEST_PAUSE
+                self._set_error(watched, f"its answer was not understood: {type(error).__name__}")
+                pause = MAX_POLL_INTERVAL
 
-    def _poll(self, watched: dict[str, Watched]) -> None:
+    def _poll(self, watched: dict[str, WatchedJob]) -> None:
         begun = time.monotonic()
         found: dict[str, list[QueuedJob]] = {tag: [] for tag in watched}
         for report in self.backend.jobs(has_tag):
@@ -138,39 +138,39 @@ class Observer:
             ended = {watched[tag].id: tag for tag in self._ended if tag in still and tag not in self._accounted}
         for tag, reports in found.items():
             if known[tag] != tuple(reports):
-                self._tell(watched[tag].key)
+                self._notify(watched[tag].key)
         if ended:
             self._account(ended, watched)
 
-    def _account(self, ended: dict[int, str], watched: dict[str, Watched]) -> None:
-        patience = PATIENCE
+    def _account(self, ended: dict[int, str], watched: dict[str, WatchedJob]) -> None:
+        timeout = ACCOUNTING_TIMEOUT
         try:
             about = self.backend.accounted(ended)
-        except PinnaceError as error:  # it goes without, unless nothing else tells how a job has ended
+        except PinnaceError as error:  # do without, unless only accounting knows how a job ended
             log.warning("accounting: %s", error.message)
-            about, patience = {}, FEWER
+            about, timeout = {}, ACCOUNTING_ERROR_TIMEOUT
             ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
         for job, tag in ended.items():
             of_job = about.get(job, ())
             if any(tag_of_accounted(record) not in {tag, ""} for record in of_job):
                 of_job = ()  # the number is that of another's job
-            whole = bool(of_job) and is_whole(of_job)
+            complete = bool(of_job) and is_complete(of_job)
             with self._lock:
-                if not whole and time.monotonic() - self._ended.get(tag, 0.0) < patience:
+                if not complete and time.monotonic() - self._ended.get(tag, 0.0) < timeout:
                     continue
                 self._accounted[tag] = of_job
-            self._tell(watched[tag].key)
+            self._notify(watched[tag].key)
 
-    def _say(self, watched: dict[str, Watched], error: str) -> None:
-        """Tell everybody when Slurm stops answering, and when it answers again."""
+    def _set_error(self, watched: dict[str, WatchedJob], error: str) -> None:
+        """Notify for all jobs when Slurm stops answering, and when it answers again."""
         if bool(error) != bool(self.error):
             log.warning("Slurm does not answer: %s", error) if error else log.info("Slurm answers again")
             for job in watched.values():
-                self._tell(job.key)
+                self._notify(job.key)
         self.error = error
 
 
-def is_whole(accounted: Sequence[AccountedJob]) -> bool:
+def is_complete(accounted: Sequence[AccountedJob]) -> bool:
     """Whether accounting knows all of a job: of short ones it may hear the end before the start."""
     begun = any(job.start for job in accounted)
     return all(job.end for job in accounted) and bool(allocated(accounted) or not begun)

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from pinnace.bridge.crds import SLURMJOB
-from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurmjob import SlurmJob
 from pinnace.errors import SlurmError
 from pinnace.kube.access import Access
 from pinnace.kube.client import Api
@@ -21,12 +21,12 @@ from pinnace.kube.client import Api
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-POLL = 0.5
-GONE_LIMIT = 120.0  # seconds for the end of a job that is cancelled
+POLL_INTERVAL = 0.5  # seconds
+DELETE_TIMEOUT = 120.0  # seconds for the deletion of a job, which is cancelled first
 
 
 class SlurmStep:
-    """A SlurmJob that waits for its turn. Without ``access``, the cluster is that of the pod in which this runs."""
+    """A SlurmJob that is created suspended. Without ``access``, the cluster is that of the pod in which this runs."""
 
     def __init__(
         self, name: str, spec: dict[str, Any] | None = None, *, namespace: str = "", access: Access | None = None
@@ -41,33 +41,33 @@ class SlurmStep:
         return SLURMJOB.path(self._namespace, self.name)
 
     def set_up(self) -> None:
-        """Make the job, suspended; everything about it that can be wrong in itself is refused here."""
+        """Create the SlurmJob, suspended. An invalid spec is refused here."""
         body = {"apiVersion": SLURMJOB.api_version, "kind": SLURMJOB.kind, "metadata": {"name": self.name}}
         self._api.request("POST", SLURMJOB.path(self._namespace), {**body, "spec": {**self._spec, "suspend": True}})
 
     def invoke(self, report: Callable[[str], None] = lambda _state: None) -> dict[str, Any]:
-        """Let it go, tell of every state, and give its status when it has ended well."""
+        """Start the job, report every state, and return its status when it has succeeded."""
         self._api.patch(self._path(), {"spec": {"suspend": False}})
-        said = ""
+        reported = ""
         while True:
-            job = Job(self._api.get(self._path()))
+            job = SlurmJob(self._api.get(self._path()))
             state = str(job.status.get("state", ""))
-            if state != said:
+            if state != reported:
                 report(state)
-                said = state
+                reported = state
             if job.finished:
                 break
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
         if not job.succeeded:
             raise SlurmError(f"{self.name}: {state} {job.status.get('message', '')}".strip())
         return job.status
 
     def clean_up(self) -> None:
         """Delete it, and with it what is left of it in Slurm."""
-        deadline = time.monotonic() + GONE_LIMIT
+        deadline = time.monotonic() + DELETE_TIMEOUT
         self._api.delete_if_there(self._path())
         while self._api.get_or_none(self._path()) is not None and time.monotonic() < deadline:
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
 
     def __enter__(self) -> Self:
         self.set_up()

@@ -1,6 +1,5 @@
-"""The pods that the bridge makes for a job: one that follows its output, so that `kubectl logs` works, and those that
-copy between its directory and volumes. They see the job's files because they run on nodes that do, as in a cluster of
-pinnace's.
+"""The helper pods of a job: one that follows its output, so that `kubectl logs` works, and pods that copy between its
+directory and volumes. They run on nodes that have the job's file system, such as those of a pinnace cluster.
 """
 
 from __future__ import annotations
@@ -14,18 +13,21 @@ from pinnace.controlplane.placement import HEAD_TAINT, RUN_AS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.bridge.slurmjob import Object, SlurmJob
 
 LABEL = "pinnace.dev/slurmjob"
-# Everything that Pod Security "baseline" asks for. In a cluster of pinnace's, the user whose files these are is root in
-# every pod; elsewhere the pods run with that user's uid, and satisfy "restricted". The volumes of the node are neither.
+# These satisfy Pod Security "baseline". In a pinnace cluster root in a pod is the user who owns the files; elsewhere
+# the pods run with that user's UID, and satisfy "restricted". The hostPath volumes satisfy neither.
 CONFINED = {"allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"}}
-NOTHING = {"drop": ["ALL"]}
-COPYING = {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}  # a volume's files may be anybody's
-# Where every pod is a job of its own, these are none: they run on the head.
-TOLERATED = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
-# Every file of the patterns from where it was left off, until the mark is there; then to the end. Ends like the job.
-# The first process of a container hears SIGTERM only if it says so.
+NO_CAPABILITIES = {"drop": ["ALL"]}
+COPY_CAPABILITIES = {
+    "drop": ["ALL"],
+    "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"],
+}  # the files of a volume may have any owner
+# Where every pod is a job of its own, helper pods are not: they run on the head.
+TOLERATIONS = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
+# Follows every file that matches the patterns, until the end marker exists; then exits with the job's exit code.
+# The first process of a container gets SIGTERM only if it handles it.
 FOLLOW = """
 trap 'exit 143' TERM; mark=$1; shift; IFS=; last=
 while :; do
@@ -50,8 +52,8 @@ tar cf - -- "$@" | tar xf - -C "$to"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
-    """As whom helper pods run where root in a pod is not the user."""
+class PodUser:
+    """The user of helper pods, where root in a pod is not the user."""
 
     uid: int
     gid: int
@@ -60,31 +62,31 @@ class Identity:
         return {"runAsUser": self.uid, "runAsGroup": self.gid, "fsGroup": self.gid, "runAsNonRoot": True}
 
 
-def follower(job: Job, image: str, patterns: Sequence[str], mark: str, *, identity: Identity | None = None) -> Object:
-    """The pod of the same name as the job. Several files get a line with their name before what they say."""
+def follower(job: SlurmJob, image: str, patterns: Sequence[str], mark: str, *, user: PodUser | None = None) -> Object:
+    """The log pod, which has the job's name. If there are several files, their names precede their output."""
     directories = directories_of(patterns, mark)
     many = len(patterns) > 1 or "*" in "".join(patterns)
     container = {
         "name": "log",
         "image": image,
         "command": ["sh", "-c", FOLLOW, "follow", mark, *patterns],
-        "securityContext": {**CONFINED, "capabilities": NOTHING},
+        "securityContext": {**CONFINED, "capabilities": NO_CAPABILITIES},
         "env": [{"name": "many", "value": "1" if many else ""}],
     }
     volumes = [host_path(f"files{number}", path) for number, path in enumerate(directories)]
     mounts = [
         {"name": f"files{number}", "mountPath": path, "readOnly": True} for number, path in enumerate(directories)
     ]
-    return pod(job, job.name, container | {"volumeMounts": mounts}, volumes, identity)
+    return pod(job, job.name, container | {"volumeMounts": mounts}, volumes, user)
 
 
 def directories_of(patterns: Sequence[str], mark: str) -> list[str]:
-    """The directories of the node that a pod sees which follows these files."""
+    """The directories of the node that the log pod for these files mounts."""
     return list(dict.fromkeys(str(PurePosixPath(path).parent) for path in (*patterns, mark)))
 
 
 def copier(
-    job: Job,
+    job: SlurmJob,
     name: str,
     image: str,
     *,
@@ -92,7 +94,7 @@ def copier(
     entry: Object,
     what: Sequence[str],
     out: bool,
-    identity: Identity | None = None,
+    user: PodUser | None = None,
 ) -> Object:
     """A pod that copies results from the job's directory to a volume, or inputs the other way."""
     volume = f"/volume/{entry.get('path', '')}".rstrip("/")
@@ -101,21 +103,21 @@ def copier(
         "name": "copy",
         "image": image,
         "command": ["sh", "-c", COPY, "copy", source, target, *what],
-        "securityContext": {**CONFINED, "capabilities": NOTHING if identity else COPYING},
+        "securityContext": {**CONFINED, "capabilities": NO_CAPABILITIES if user else COPY_CAPABILITIES},
         "volumeMounts": [
             {"name": "job", "mountPath": directory},
             {"name": "volume", "mountPath": "/volume", "readOnly": not out},
         ],
     }
     source_of = {key: value for key, value in entry["volume"].items() if key != "name"}  # allowed: `Helpers.copy`
-    return pod(job, name, container, [host_path("job", directory), {"name": "volume", **source_of}], identity)
+    return pod(job, name, container, [host_path("job", directory), {"name": "volume", **source_of}], user)
 
 
 def host_path(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "hostPath": {"path": path}}
 
 
-def pod(job: Job, name: str, container: Object, volumes: list[Object], identity: Identity | None) -> Object:
+def pod(job: SlurmJob, name: str, container: Object, volumes: list[Object], user: PodUser | None) -> Object:
     small = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}}
     return {
         "apiVersion": "v1",
@@ -131,9 +133,9 @@ def pod(job: Job, name: str, container: Object, volumes: list[Object], identity:
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            **({"securityContext": identity.context()} if identity else {}),
+            **({"securityContext": user.context()} if user else {}),
             "terminationGracePeriodSeconds": 0,
-            "tolerations": TOLERATED,
+            "tolerations": TOLERATIONS,
             "containers": [{**container, "imagePullPolicy": "IfNotPresent", "resources": small}],
             "volumes": volumes,
         },

@@ -1,5 +1,5 @@
-"""What whoever runs the bridge allows: whose jobs run as its user, which servers are called, which directories of a
-node helper pods may mount. Tenants choose among these and get nothing else.
+"""The policy of the bridge's administrator: whose jobs run as the bridge's user, which servers are called, which
+directories of a node helper pods may mount. Tenants choose among these and get nothing else.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pinnace.validation import is_plain, printable
 EVERY = "*"
 # Kinds of volumes that Pod Security "restricted" lets a pod have, without those that act for the pod's creator at
 # mount time: `csi` calls a driver in the bridge's name, `projected` can hold a token of a service account.
-VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "secret"})
-MOUNTED = "A PersistentVolumeClaim can hold any volume."
+VOLUME_TYPES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "secret"})
+CLAIM_HINT = "A PersistentVolumeClaim can hold any volume."
 
 
 class ForbiddenError(PinnaceError):
-    """Whoever runs the bridge has not allowed this."""
+    """The bridge's administrator has not allowed this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Nothing is allowed that is not named."""
+    """What is allowed. By default nothing is."""
 
     command_line: frozenset[str] = frozenset()  # namespaces whose jobs run as the bridge's user; ``*`` for all
     slurmrestd: tuple[Endpoint, ...] = ()
@@ -38,7 +38,7 @@ class Policy:
         return bool({namespace, EVERY} & self.command_line)
 
     def slurmrestd_at(self, url: str) -> Endpoint:
-        """The slurmrestd that an address means, as whoever runs the bridge wrote it: only that is ever called."""
+        """The allowed slurmrestd for an address, as the administrator wrote it: only that is ever called."""
         return _allowed(self.slurmrestd, Endpoint.parse(url), "--slurmrestd")
 
     def s3_at(self, endpoint: str, *, secure: bool) -> Endpoint:
@@ -46,14 +46,14 @@ class Policy:
         return _allowed(self.s3, found, "--s3")
 
     def check_volume(self, source: dict[str, object]) -> None:
-        """Whether a helper pod may mount what a tenant names: what a pod of the tenant's own could, and no more."""
+        """Check that a helper pod may mount a tenant's volume: only what the tenant's own pods could mount."""
         kinds = set(source) - {"name"}
         if kinds == {"hostPath"}:
             self._check_host_path(source["hostPath"])
             return
-        if len(kinds) != 1 or not kinds <= VOLUMES:
+        if len(kinds) != 1 or not kinds <= VOLUME_TYPES:
             named = printable(", ".join(sorted(kinds)), 100) or "nothing"
-            raise ForbiddenError(f"volume: {named} is not one of {', '.join(sorted(VOLUMES))}", hint=MOUNTED)
+            raise ForbiddenError(f"volume: {named} is not one of {', '.join(sorted(VOLUME_TYPES))}", hint=CLAIM_HINT)
         if _has_token(source):
             raise ForbiddenError("volume: tokens of service accounts are not mounted for jobs")
 
@@ -64,12 +64,12 @@ class Policy:
         real = posixpath.normpath(path)
         if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for root in self.host_paths):
             raise ForbiddenError(
-                f"volume: hostPath {printable(real, 200)} is not allowed by this bridge (--host-path)", hint=MOUNTED
+                f"volume: hostPath {printable(real, 200)} is not allowed by this bridge (--host-path)", hint=CLAIM_HINT
             )
 
 
 def _has_token(value: object) -> bool:
-    """Whether a volume source asks for a service account's token, however deep it says so."""
+    """Whether a volume source has a service account's token, at any depth."""
     if isinstance(value, dict):
         return "serviceAccountToken" in value or any(map(_has_token, value.values()))
     return isinstance(value, list) and any(map(_has_token, value))

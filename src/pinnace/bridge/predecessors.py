@@ -1,6 +1,6 @@
-"""The predecessors' objects: each becomes a SlurmJob of which it is the owner, and shows how that one is.
+"""Reconciles the objects of Bridge Operator and WLM-Operator: each owns a SlurmJob and shows its status.
 
-Deleting one deletes its SlurmJob, whose finalizer ends the job in Slurm. Nothing is implemented twice.
+Deleting such an object deletes its SlurmJob, whose finalizer ends the job in Slurm.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pinnace.validation import api_name, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.bridge.connections import Slurms
+    from pinnace.bridge.connections import Connections
     from pinnace.bridge.crds import Resource
-    from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.bridge.slurmjob import Object, SlurmJob
     from pinnace.kube.client import Api
 
 ENDED = {"DONE", "FAILED", "KILLED", "UNKNOWN", "Succeeded", "Failed"}
-FRESH = 60.0  # seconds for which the features of a cluster are not asked for again
+FEATURES_MAX_AGE = 60.0  # seconds before the features of a cluster are queried again
 
 
 class Predecessors:
-    """The next step for a BridgeJob, or for a SlurmJob or WlmJob of WLM's."""
+    """Does the next step for a BridgeJob, or for a SlurmJob or WlmJob of WLM-Operator."""
 
-    def __init__(self, api: Callable[[], Api], slurms: Slurms) -> None:
+    def __init__(self, api: Callable[[], Api], slurms: Connections) -> None:
         self._api, self._slurms = api, slurms
         self._features: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
@@ -40,8 +40,8 @@ class Predecessors:
         child = bridgejob.child_name(name) if resource is BRIDGEJOB else wlm.child_name(body)
         return f"{body['metadata']['namespace']}/{child}"
 
-    def step(self, resource: Resource, body: Object, child: Job | None) -> float | None:
-        """Seconds until it should be looked at again: somebody may write into a BridgeJob's ConfigMap at any time."""
+    def step(self, resource: Resource, body: Object, child: SlurmJob | None) -> float | None:
+        """Do the next step. Returns the seconds until the next one: users may write into a BridgeJob's ConfigMap."""
         if "deletionTimestamp" in body["metadata"]:
             return None  # the garbage collector deletes what it owns
         try:
@@ -50,7 +50,7 @@ class Predecessors:
             self._fail(resource, body, error.message)
             return None
 
-    def _step(self, resource: Resource, body: Object, child: Job | None) -> float | None:
+    def _step(self, resource: Resource, body: Object, child: SlurmJob | None) -> float | None:
         spec = self._spec_of(resource, body)
         if child is None and ENDED & set((body.get("status") or {}).values()):
             return None  # its SlurmJob was deleted afterwards
@@ -75,7 +75,7 @@ class Predecessors:
             raise UsageError(str(error)) from error
 
     def _create(self, resource: Resource, body: Object, spec: Object) -> None:
-        """Make the SlurmJob. One that the API does not take now it never will."""
+        """Create the SlurmJob. If the API refuses it as invalid, trying again is of no use."""
         namespace, name = self.child_key(resource, body).split("/")
         child = {
             "apiVersion": SLURMJOB.api_version,
@@ -90,10 +90,10 @@ class Predecessors:
                 raise
             raise UsageError(str(error)) from error
 
-    def _write_config_map(self, body: Object, child: Job | None) -> None:
-        """Patched only where it differs. Whoever writes ``kill`` into it is heard, as with Bridge Operator.
+    def _write_config_map(self, body: Object, child: SlurmJob | None) -> None:
+        """Create the ConfigMap, or patch what differs. ``kill`` in it cancels the job, as with Bridge Operator.
 
-        A map of that name that is not of this object is somebody else's, and left alone.
+        A ConfigMap of that name that this object does not own is left alone.
         """
         namespace, name = body["metadata"]["namespace"], bridgejob.config_map_name(body["metadata"]["name"])
         where, wanted = f"/api/v1/namespaces/{api_name(namespace)}/configmaps", bridgejob.config_data(body, child)
@@ -124,9 +124,9 @@ class Predecessors:
             self._api().patch(path, {"status": patch})
 
     def _known_features(self) -> frozenset[str]:
-        """Of the Slurm that jobs go to that say nothing: the command line's."""
+        """The features of the Slurm of the command line, to which these jobs go."""
         when, features = self._features
-        if time.monotonic() - when > FRESH and (connection := self._slurms.first()):
+        if time.monotonic() - when > FEATURES_MAX_AGE and (connection := self._slurms.command_line()):
             try:
                 features = frozenset(word for found in connection.backend.partitions() for word in found.features)
             except PinnaceError:
@@ -136,6 +136,6 @@ class Predecessors:
 
 
 def is_owned(metadata: Object, body: Object) -> bool:
-    """Whether an object was made for this one."""
+    """Whether an object is owned by this one."""
     owners = metadata.get("ownerReferences") or ()
     return body["metadata"]["uid"] in {owner.get("uid") for owner in owners if owner.get("controller")}

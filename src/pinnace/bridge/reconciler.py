@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, NoReturn
 from pinnace.bridge import files, staging
 from pinnace.bridge.connections import MissingError
 from pinnace.bridge.files import StagingError
-from pinnace.bridge.helpers import Helpers
-from pinnace.bridge.observer import Watched
+from pinnace.bridge.helpers import HelperPods
+from pinnace.bridge.observer import WatchedJob
 from pinnace.bridge.options import from_fields
-from pinnace.bridge.s3 import S3PassingError
+from pinnace.bridge.s3 import S3TransientError
 from pinnace.bridge.slurmjob import (
     ABANDON,
     DEFAULT_OUTPUT,
     FINALIZER,
     INTENT,
-    Job,
+    SlurmJob,
     changed,
     exit_of,
     is_over,
@@ -57,16 +57,16 @@ from pinnace.validation import plain, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pinnace.bridge.connections import Connection, Slurms
-    from pinnace.bridge.pods import Identity
+    from pinnace.bridge.connections import Connection, Connections
+    from pinnace.bridge.pods import PodUser
     from pinnace.bridge.slurmjob import Object
     from pinnace.kube.client import Api
     from pinnace.slurm.backend import Backend
     from pinnace.slurm.jobs import JobRecord, QueuedJob
 
-SOON = 1.0  # seconds until something is looked at again for which no event comes
-LATER = 15.0
-SETTLED = 10.0  # seconds after which a submission that was cut off is either known to Slurm or never will be
+RECHECK_DELAY = 1.0  # seconds until something is looked at again for which no event comes
+EVENT_FALLBACK_DELAY = 15.0  # the same where an event will come, in case that it is missed
+SUBMISSION_LIMIT = 10.0  # seconds after which a submission that was cut off is either known to Slurm or never will be
 FAILED = "REJECTED"  # the state of a job that Slurm never took
 LONGEST_PATH = 1000  # characters of a path that is given
 SHOWN_PATH = 4000  # of one in the status
@@ -78,13 +78,13 @@ log = logging.getLogger(__name__)
 class BridgeSettings:
     """``image`` is that of the helper pods, of which there are none without; at most ``pods`` follow logs at once.
 
-    They run with ``identity``, or without one as root, which is the bridge's user in a cluster of pinnace's.
+    They run with ``pod_user``, or without one as root, which is the bridge's user in a cluster of pinnace's.
     """
 
     interval: float = 2.0
     image: str = ""
     pods: int = 20
-    identity: Identity | None = None
+    pod_user: PodUser | None = None
 
 
 class Waiting(Exception):  # noqa: N818 - not an error: nothing to do until later
@@ -100,25 +100,25 @@ class Reconciler:
     def __init__(
         self,
         api: Callable[[], Api],
-        slurms: Slurms,
+        slurms: Connections,
         settings: BridgeSettings,
         *,
-        find: Callable[[str], Job | None],
+        find: Callable[[str], SlurmJob | None],
         note: Callable[[Object], None],
-        others: Callable[[Job], int],
+        others: Callable[[SlurmJob], int],
     ) -> None:
         """``others`` tells how many other jobs of a job's namespace Slurm has."""
         self._api_of_thread, self._slurms, self._settings, self._find, self._note = api, slurms, settings, find, note
         self._others, self._policy = others, slurms.policy
-        self._helpers = Helpers(
-            api, slurms.policy, image=settings.image, most=settings.pods, identity=settings.identity
+        self._helpers = HelperPods(
+            api, slurms.policy, image=settings.image, max_logs=settings.pods, user=settings.pod_user
         )
 
     @property
     def api(self) -> Api:
         return self._api_of_thread()
 
-    def step(self, job: Job) -> float | None:
+    def step(self, job: SlurmJob) -> float | None:
         """Do what is to be done for a job now. Seconds until it should be looked at again; None: when it changes.
 
         What may pass is raised when it has been said, to be tried again later each time.
@@ -141,7 +141,7 @@ class Reconciler:
 
     # --- before Slurm knows it ----------------------------------------------------------------------------------
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: SlurmJob) -> None:
         if job.intent and self._adopted(job, job.intent):
             return
         if job.spec.get("cancel"):
@@ -158,13 +158,13 @@ class Reconciler:
             submission = self._submission(job, connection.backend)
             if waiting := self._stage(job, connection.backend, str(submission.options["chdir"])):
                 self._patch(job, {"state": "STAGING", "message": waiting})
-                raise Waiting(SOON)
+                raise Waiting(RECHECK_DELAY)
             job = self._announce(job, str(submission.options["job-name"]))
             number = connection.backend.submit(depending(submission, native))
         except MissingError as error:
             self._patch(job, {"state": "WAITING", "reason": "Missing", "message": error.message})
-            raise Waiting(SOON) from error
-        except (SlurmUnreachableError, S3PassingError) as error:
+            raise Waiting(RECHECK_DELAY) from error
+        except (SlurmUnreachableError, S3TransientError) as error:
             raise SlurmUnreachableError(error.message) from error
         except ApiError:
             raise  # tried again: it says nothing of the job
@@ -174,16 +174,16 @@ class Reconciler:
         log.info("%s: submitted as job %d", job.key, number)
         self._submitted(job, connection, submission, number)
 
-    def _wait_for_others(self, job: Job) -> NoReturn:
+    def _wait_for_others(self, job: SlurmJob) -> NoReturn:
         """A note under which nothing was submitted is taken back: it would count as a job in Slurm, for the others."""
         if job.intent:
             metadata = {"resourceVersion": job.metadata["resourceVersion"], "annotations": {INTENT: None}}
             job = self._noted(self.api.patch(job.path(), {"metadata": metadata}))
         message = f"{self._policy.jobs} jobs of namespace {job.namespace} are in Slurm, which is the most"
         self._patch(job, {"state": "WAITING", "reason": "TooManyJobs", "message": message})
-        raise Waiting(LATER)
+        raise Waiting(EVENT_FALLBACK_DELAY)
 
-    def _announce(self, job: Job, name: str) -> Job:
+    def _announce(self, job: SlurmJob, name: str) -> SlurmJob:
         """The note and the finalizer, in one write that fails if the object has changed since."""
         metadata = {
             "resourceVersion": job.metadata["resourceVersion"],
@@ -192,7 +192,7 @@ class Reconciler:
         }
         return self._noted(self.api.patch(job.path(), {"metadata": metadata}))
 
-    def _adopted(self, job: Job, intent: tuple[int, str]) -> bool:
+    def _adopted(self, job: SlurmJob, intent: tuple[int, str]) -> bool:
         """Whether a job was submitted by one that died before it could say so; if so, it is ours from now on."""
         connection = self._slurms.of(job, known=True)
         number = self._lookup(job, connection.backend, intent)
@@ -210,46 +210,46 @@ class Reconciler:
         return True
 
     @staticmethod
-    def _lookup(job: Job, backend: Backend, intent: tuple[int, str]) -> int | None:
+    def _lookup(job: SlurmJob, backend: Backend, intent: tuple[int, str]) -> int | None:
         """The number of the job that was to be submitted, if it was."""
         since, name = intent
         for report in Reconciler._proven(job, backend):
             return report.id
         number = backend.recall(lambda found: tag_of_accounted(found) == job.tag, name=name, since=since)
         age = time.time() - since
-        if number is None and age < SETTLED:
-            raise Waiting(max(SOON, -age))  # the dead one's sbatch may still be on its way
+        if number is None and age < SUBMISSION_LIMIT:
+            raise Waiting(max(RECHECK_DELAY, -age))  # the dead one's sbatch may still be on its way
         return number
 
     @staticmethod
-    def _proven(job: Job, backend: Backend) -> list[QueuedJob]:
+    def _proven(job: SlurmJob, backend: Backend) -> list[QueuedJob]:
         """What Slurm has of our user's under the tag of this object."""
         found = backend.jobs(has_tag)
         return [report for report in found if tag_in(report.comment) == job.tag and report.user == backend.user]
 
-    def _dependencies(self, job: Job) -> list[str]:
+    def _dependencies(self, job: SlurmJob) -> list[str]:
         """What Slurm itself is to wait for. What it cannot know, such as results, is waited for here."""
         native = []
         for dependency in job.spec.get("dependsOn", ()):
             other = self._find(f"{job.namespace}/{dependency['name']}")
             if other is None or (not other.finished and not self._leave_to_slurm(job, other)):
                 self._patch(job, {"state": "WAITING", "reason": "Dependency", "message": f"for {dependency['name']}"})
-                raise Waiting(LATER)  # its change wakes us before
+                raise Waiting(EVENT_FALLBACK_DELAY)  # its change wakes us before
             kind = dependency.get("type", "afterok")
             if not other.finished:
                 native.append(f"{kind}:{other.id}")
             elif kind != "afterany" and other.succeeded is not (kind == "afterok"):
                 message = f"{dependency['name']} has {'succeeded' if other.succeeded else 'failed'}"
                 self._finish(job, succeeded=False, reason="DependencyFailed", message=message, state=FAILED)
-                raise Waiting(LATER)
+                raise Waiting(EVENT_FALLBACK_DELAY)
         return native
 
     @staticmethod
-    def _leave_to_slurm(job: Job, other: Job) -> bool:
+    def _leave_to_slurm(job: SlurmJob, other: SlurmJob) -> bool:
         simple = not other.spec.get("results") and not other.spec.get("retries")
         return simple and other.id is not None and other.spec.get("cluster") == job.spec.get("cluster")
 
-    def _submission(self, job: Job, backend: Backend) -> JobDescription:
+    def _submission(self, job: SlurmJob, backend: Backend) -> JobDescription:
         """Everything that goes to Slurm. The script's own directives are the least, flags the last word."""
         script = staging.script_of(self.api, job, self._policy, visible=backend.files)
         given = directives(script) | from_fields(job.spec.get("options", {}))
@@ -257,20 +257,20 @@ class Reconciler:
         for name in ("chdir", "output", "error", "input"):
             plain(f"--{name}", given.get(name) or "", most=LONGEST_PATH)
         directory = given.get("chdir") or default_directory(job, backend)
-        directory = str(files.named(directory)) if backend.files else directory
+        directory = str(files.absolute_path(directory)) if backend.files else directory
         given["chdir"] = plain("the working directory", directory, most=LONGEST_PATH)
         given.setdefault("job-name", job.name)
         given.setdefault("output", DEFAULT_OUTPUT["array" in given])
         environment = staging.environment_of(self.api, job)
         arguments = tuple(job.spec.get("arguments", ()))
         if not backend.files:
-            script = staging.carrying(self.api, job, self._policy, script)
+            script = staging.wrap_with_transfers(self.api, job, self._policy, script)
         staging.check_size(script, environment, arguments)
         return JobDescription(
             script=script, arguments=arguments, options=tagged(given, job.tag), environment=environment
         )
 
-    def _stage(self, job: Job, backend: Backend, directory: str) -> str:
+    def _stage(self, job: SlurmJob, backend: Backend, directory: str) -> str:
         """Make the job's directory as the job wants it. What that waits for."""
         if not backend.files:
             return ""  # the job does it
@@ -290,7 +290,7 @@ class Reconciler:
         staging.stage(self.api, job, self._policy, Path(directory))
         return ""
 
-    def _submitted(self, job: Job, connection: Connection, submission: JobDescription, number: int) -> None:
+    def _submitted(self, job: SlurmJob, connection: Connection, submission: JobDescription, number: int) -> None:
         given, backend = submission.options, connection.backend
         directory, name = str(given["chdir"]), str(given["job-name"])
         output, error = (
@@ -300,7 +300,7 @@ class Reconciler:
             for pattern in (given.get("output"), given.get("error"))
         )
         conditions = with_condition(job.conditions, "Submitted", "True", "Submitted", f"job {number}")
-        if unseen := self._helpers.why_no_logs(job, backend):
+        if unseen := self._helpers.log_refusal(job, backend):
             conditions = with_condition(conditions, "Logs", "False", "Unseen", f"output is in {output}: {unseen}")
         patch: Object = {
             "attempt": job.attempt,
@@ -320,11 +320,11 @@ class Reconciler:
 
     # --- while Slurm has it -------------------------------------------------------------------------------------
 
-    def _watch(self, job: Job, connection: Connection, number: int) -> None:
+    def _watch(self, job: SlurmJob, connection: Connection, number: int) -> None:
         interval = max(self._settings.interval, job.spec.get("updateIntervalSeconds", 0.0))
-        connection.observer.watch(Watched(key=job.key, tag=job.tag, id=number, interval=interval))
+        connection.observer.watch(WatchedJob(key=job.key, tag=job.tag, id=number, interval=interval))
 
-    def _follow(self, job: Job, number: int) -> None:
+    def _follow(self, job: SlurmJob, number: int) -> None:
         connection = self._slurms.of(job, known=True)
         observer = connection.observer
         self._watch(job, connection, number)
@@ -343,7 +343,7 @@ class Reconciler:
         if "startTime" in job.status and (refusal := self._helpers.follow(job, connection.backend)):
             self._condition(job, "Logs", "False", "Refused", refusal)
 
-    def _wishes(self, job: Job, backend: Backend, reports: Sequence[JobRecord]) -> None:
+    def _wishes(self, job: SlurmJob, backend: Backend, reports: Sequence[JobRecord]) -> None:
         """Bring about what the spec wants of a job that is under way: the one that Slurm has reported."""
         number = reports[0].id
         if job.spec.get("cancel"):
@@ -358,13 +358,13 @@ class Reconciler:
             backend.hold(number, held=wanted)
         self._patch(job, {"held": wanted})
 
-    def _ended(self, job: Job, connection: Connection, reports: Sequence[JobRecord]) -> None:
+    def _ended(self, job: SlurmJob, connection: Connection, reports: Sequence[JobRecord]) -> None:
         """A job has ended, or Slurm knows it no longer; accounting has the last word, if there is any."""
         asked, about = connection.observer.accounted(job.tag)
         if not asked:
             if reports:
                 self._patch(job, observed(reports))
-            raise Waiting(LATER)  # the observer tells
+            raise Waiting(EVENT_FALLBACK_DELAY)  # the observer tells
         # slurmctld knows best how a job has ended, until it forgets tasks of a long array.
         final = about if len(about) > len(reports) else reports
         if not final:
@@ -393,17 +393,17 @@ class Reconciler:
 
     # --- after its end ------------------------------------------------------------------------------------------
 
-    def _collect(self, job: Job, backend: Backend) -> tuple[Job, str]:
+    def _collect(self, job: SlurmJob, backend: Backend) -> tuple[SlurmJob, str]:
         """Bring the results home. What went wrong, for good."""
         failure = ""
         try:
             if backend.files:
-                self._collect_files(job, files.named(job.status.get("workingDirectory", "")))
+                self._collect_files(job, files.absolute_path(job.status.get("workingDirectory", "")))
             else:
-                staging.check_carried(self.api, job, self._policy)
-        except (S3PassingError, MissingError) as error:
+                staging.check_uploaded(self.api, job, self._policy)
+        except (S3TransientError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
-            raise Waiting(LATER) from error
+            raise Waiting(EVENT_FALLBACK_DELAY) from error
         except ApiError:
             raise
         except PinnaceError as error:
@@ -411,17 +411,17 @@ class Reconciler:
         reason = "Failed" if failure else "Collected"
         return self._condition(job, "Collected", str(not failure), reason, failure), failure
 
-    def _collect_files(self, job: Job, directory: Path) -> None:
+    def _collect_files(self, job: SlurmJob, directory: Path) -> None:
         for number, entry in enumerate(job.spec["results"]):
             if "volume" in entry:
                 what = staging.matches(directory, entry["from"])
                 to_volume = {"directory": str(directory), "entry": entry, "what": what, "out": True}
                 if waiting := self._helpers.copy(job, f"{job.name}-result-{number}", to_volume):
                     self._condition(job, "Collected", "False", "Copying", waiting)
-                    raise Waiting(SOON)
+                    raise Waiting(RECHECK_DELAY)
         staging.collect(self.api, job, self._policy, directory)
 
-    def _afterwards(self, job: Job) -> None:
+    def _afterwards(self, job: SlurmJob) -> None:
         if FINALIZER in job.metadata.get("finalizers", ()):
             job = self._without_finalizer(job)
         ttl = job.spec.get("ttlSecondsAfterFinished")
@@ -432,7 +432,7 @@ class Reconciler:
             raise Waiting(left)
         self._delete(job)
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: SlurmJob) -> None:
         """Nothing of an object that goes stays in Slurm; then it may go."""
         if FINALIZER not in job.metadata.get("finalizers", ()):
             return
@@ -442,19 +442,19 @@ class Reconciler:
         with ignoring(http.HTTPStatus.NOT_FOUND):
             self._without_finalizer(job)
 
-    def _without_finalizer(self, job: Job) -> Job:
+    def _without_finalizer(self, job: SlurmJob) -> SlurmJob:
         """What Slurm has no more part in may go at any time, with us or without."""
         others = [name for name in job.metadata["finalizers"] if name != FINALIZER]
         metadata = {"finalizers": others, "resourceVersion": job.metadata["resourceVersion"]}
         return self._noted(self.api.patch(job.path(), {"metadata": metadata}))
 
-    def gone(self, job: Job) -> None:
+    def gone(self, job: SlurmJob) -> None:
         """Forget a job whose object is gone."""
         for connection in self._slurms.all():
             connection.observer.forget(job.tag)
             self._helpers.forget(job, connection.backend)
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: SlurmJob) -> None:
         """End a job in Slurm; returns when that has happened."""
         connection, number = self._slurms.of(job, known=True), job.id
         if number is None and job.intent:
@@ -466,18 +466,18 @@ class Reconciler:
         if connection.observer.error:
             raise SlurmUnreachableError(connection.observer.error)
         if reports is None:
-            raise Waiting(LATER)  # the observer tells
+            raise Waiting(EVENT_FALLBACK_DELAY)  # the observer tells
         # Without a report of that number it is not ours to cancel; the object's own job may have another one.
         ours = reports or self._proven(job, connection.backend)
         alive = {report.id for report in ours if not is_over([report])}
         for found in alive:
             connection.backend.cancel(found)
         if alive:
-            raise Waiting(LATER)
+            raise Waiting(EVENT_FALLBACK_DELAY)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def _finish(self, job: Job, *, succeeded: bool, reason: str, message: str = "", state: str = "") -> None:
+    def _finish(self, job: SlurmJob, *, succeeded: bool, reason: str, message: str = "", state: str = "") -> None:
         kind, message = "Complete" if succeeded else "Failed", printable(message)
         patch: Object = {
             "completionTime": timestamp(),
@@ -489,26 +489,26 @@ class Reconciler:
         log.info("%s: %s %s", job.key, reason, message)
         self._patch(job, patch)
 
-    def _condition(self, job: Job, kind: str, status: str, reason: str, message: str = "") -> Job:
+    def _condition(self, job: SlurmJob, kind: str, status: str, reason: str, message: str = "") -> SlurmJob:
         return self._patch(job, {"conditions": with_condition(job.conditions, kind, status, reason, message)})
 
-    def _patch(self, job: Job, status: Object) -> Job:
+    def _patch(self, job: SlurmJob, status: Object) -> SlurmJob:
         """Write what of a status is not so already."""
         patch = changed(job.status, status)
         if not patch:
             return job
         return self._noted(self.api.patch(job.path("status"), {"status": patch}))
 
-    def _noted(self, body: Object) -> Job:
+    def _noted(self, body: Object) -> SlurmJob:
         """Remember what a write has led to: its event may come after the next look."""
         self._note(body)
-        return Job(body)
+        return SlurmJob(body)
 
-    def _delete(self, job: Job) -> None:
+    def _delete(self, job: SlurmJob) -> None:
         self.api.delete_if_there(job.path(), {"preconditions": {"uid": job.uid}})
 
 
-def default_directory(job: Job, backend: Backend) -> str:
+def default_directory(job: SlurmJob, backend: Backend) -> str:
     """One for each job where we can make it."""
     base = backend.directory
     return str(Path(base) / job.namespace / f"{job.name}-{job.uid[:8]}") if backend.files else base

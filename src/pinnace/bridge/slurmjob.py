@@ -1,4 +1,4 @@
-"""A SlurmJob as an object of the API, and what its status says: pure functions over what Slurm reports."""
+"""SlurmJob objects and their status: pure functions over the reports of Slurm."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Object = dict[str, Any]
 
 FINALIZER = "pinnace.dev/slurm"
 INTENT = "pinnace.dev/submitting"  # "<attempt> <seconds since 1970> <name>", written before the submission
-ABANDON = "pinnace.dev/abandon"  # "true": let the object go even if its Slurm cannot be asked
-NOTE = re.compile(r"(?P<attempt>\d{1,6}) (?P<since>\d{1,12}) (?P<name>.*)", re.DOTALL)
-SKEW = 300.0  # seconds that clocks may differ
-WIDEST = 10  # digits that Slurm pads a number in a file name to
+ABANDON = "pinnace.dev/abandon"  # "true": delete the object even if its Slurm does not answer
+INTENT_PATTERN = re.compile(r"(?P<attempt>\d{1,6}) (?P<since>\d{1,12}) (?P<name>.*)", re.DOTALL)
+MAX_CLOCK_SKEW = 300.0  # seconds
+MAX_PADDING = 10  # digits to which Slurm pads a number in a file name
 DEFAULT_OUTPUT = ("slurm-%j.out", "slurm-%A_%a.out")  # sbatch's own, for a job and for an array
-# Of several tasks' ends the one that is told: what went wrong before what went right.
-ORDER = (JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY, JobState.FAILED, JobState.TIMEOUT,
+# The state of an ended array is the first of these that one of its tasks has.
+STATE_PRIORITY = (JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY, JobState.FAILED, JobState.TIMEOUT,
          JobState.DEADLINE, JobState.PREEMPTED, JobState.CANCELLED)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Job:
-    """A SlurmJob."""
+class SlurmJob:
+    """A SlurmJob object."""
 
     body: Object
 
@@ -86,15 +86,15 @@ class Job:
 
     @property
     def intent(self) -> tuple[int, str] | None:
-        """When the present attempt was about to be submitted, and under which name, if it was."""
+        """When the present attempt was about to be submitted, and the job's name, if that was recorded."""
         note = self.metadata.get("annotations", {}).get(INTENT, "")
-        found = NOTE.fullmatch(note)
+        found = INTENT_PATTERN.fullmatch(note)
         if not found or int(found["attempt"]) != self.attempt:
             return None
-        # Whoever may change the object may write another note: accounting is never asked about more than its life,
-        # and nobody waits for a time that is further ahead than the clock of another bridge could be.
+        # Users who may change the object may change the annotation too. So accounting is never asked about the time
+        # before its creation, and a time further ahead than another bridge's clock could be is not accepted.
         since, created = int(found["since"]), int(seconds_of(self.metadata["creationTimestamp"]))
-        return since if created <= since <= time.time() + SKEW else created, found["name"]
+        return since if created <= since <= time.time() + MAX_CLOCK_SKEW else created, found["name"]
 
     @property
     def deleted(self) -> bool:
@@ -121,7 +121,7 @@ class Job:
         return SLURMJOB.path(self.namespace, self.name, part)
 
     def owner(self) -> Object:
-        """For what is made for a SlurmJob and goes with it."""
+        """The owner reference for objects that are deleted with this one."""
         return owner_of(self.body)
 
 
@@ -131,8 +131,8 @@ def owner_of(body: Object) -> Object:
     return about | {"controller": True}
 
 
-def stamp(seconds: int) -> str | None:
-    """A time as Kubernetes writes it; None, which a patch removes, if it is unknown."""
+def format_time(seconds: int) -> str | None:
+    """A time in Kubernetes' format; None, which removes the field in a patch, if it is unknown."""
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else None
 
 
@@ -147,7 +147,7 @@ def overall(reports: Sequence[JobRecord]) -> JobState:
         for state in states:
             if state.phase is phase:
                 return state
-    return next((state for state in ORDER if state in states), states[0])
+    return next((state for state in STATE_PRIORITY if state in states), states[0])
 
 
 def is_over(reports: Sequence[JobRecord]) -> bool:
@@ -177,10 +177,10 @@ def observed(reports: Sequence[JobRecord]) -> Object:
         "reason": None if reason == "None" else printable(reason, 200) or None,
         "nodes": printable(",".join(dict.fromkeys(report.nodes for report in reports if report.nodes)), 2000) or None,
         "nodeCount": max(report.node_count for report in reports) or None,
-        "submitTime": stamp(first.submitted),
-        "expectedStart": None if begun or over else stamp(min(expected, default=0)),
-        "startTime": stamp(min(begun, default=0)),
-        "endTime": stamp(max(report.end for report in reports)) if over else None,
+        "submitTime": format_time(first.submitted),
+        "expectedStart": None if begun or over else format_time(min(expected, default=0)),
+        "startTime": format_time(min(begun, default=0)),
+        "endTime": format_time(max(report.end for report in reports)) if over else None,
         "exitCode": code,
         "signal": number or None,
         "exit": None if code is None else f"{code}:{number}" if number else str(code),
@@ -210,14 +210,14 @@ def allocated(accounted: Sequence[AccountedJob]) -> str:
 
 
 def changed(status: Object, patch: Object) -> Object:
-    """What of a patch is not so already."""
+    """The part of a patch that differs from the status."""
     return {
         key: value for key, value in patch.items() if (status.get(key) != value if value is not None else key in status)
     }
 
 
 def output_path(pattern: str, directory: str, *, job: int, name: str, user: str, glob: bool = False) -> str:
-    """Where sbatch's pattern of a file name leads; with ``glob``, for all tasks of an array."""
+    """Expand sbatch's filename pattern; with ``glob``, to a pattern for all tasks of an array."""
     known = {"%": "%", "A": str(job), "j": "*" if glob else str(job), "a": "*" if glob else "4294967294",
              "x": name, "u": user}  # fmt: skip
     text, characters = "", iter(pattern)
@@ -225,9 +225,9 @@ def output_path(pattern: str, directory: str, *, job: int, name: str, user: str,
         if character != "%":
             text += character
             continue
-        width, word = "", next(characters, "")
-        while word.isascii() and word.isdigit():  # as in %4j
-            width, word = width + word, next(characters, "")
-        value = known.get(word, "*")
-        text += value.zfill(min(int(width[:4]), WIDEST)) if width and value.isdigit() else value
+        width, symbol = "", next(characters, "")
+        while symbol.isascii() and symbol.isdigit():  # as in %4j
+            width, symbol = width + symbol, next(characters, "")
+        value = known.get(symbol, "*")
+        text += value.zfill(min(int(width[:4]), MAX_PADDING)) if width and value.isdigit() else value
     return str(PurePosixPath(directory) / text)

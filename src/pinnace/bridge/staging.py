@@ -1,8 +1,8 @@
-"""What a job needs and what it gives: its script, its environment, its inputs, its results.
+"""The script, environment, inputs and results of a job.
 
-Files are touched only where the bridge works with the rights of the user whose job it is (``Backend.files``). Paths
-come from the API: nothing is read or written outside the job's directory, symbolic links included, but what the user
-names in full (see ``files``).
+Files are accessed only where the bridge runs as the job's user (``Backend.files``). Paths come from the API: nothing is
+read or written outside the job's directory, symbolic links included, except at absolute paths that the user gives (see
+``files``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge import files, wrapping
 from pinnace.bridge.connections import MissingError, data_of, secret_data
-from pinnace.bridge.files import Budget, StagingError, Tree
-from pinnace.bridge.s3 import S3, S3Error, S3PassingError
-from pinnace.bridge.slurmjob import SKEW, seconds_of
+from pinnace.bridge.files import CopyBudget, StagingError, Tree
+from pinnace.bridge.s3 import S3, S3Error, S3TransientError
+from pinnace.bridge.slurmjob import MAX_CLOCK_SKEW, seconds_of
 from pinnace.validation import VARIABLE, plain, printable, variable_name
 
 if TYPE_CHECKING:
@@ -26,41 +26,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinnace.bridge.policy import Policy
-    from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.bridge.slurmjob import Object, SlurmJob
     from pinnace.kube.client import Api
 
-LARGEST_SCRIPT = 1 << 20  # bytes of a script that is read from somewhere
-LARGEST_JOB = 4 << 20  # bytes of all that a job is submitted with: Slurm's own limit for a script
+MAX_SCRIPT_SIZE = 1 << 20  # bytes of a script that is read from a file, a ConfigMap or S3
+MAX_JOB_SIZE = 4 << 20  # bytes of script, arguments and variables: Slurm's own limit for a script
 PLURALS = {"configMap": "configmaps", "secret": "secrets"}
 
 
-def script_of(api: Api, job: Job, policy: Policy, *, visible: bool) -> str:
-    """The text that is submitted. ``visible``: the bridge sees the job's files."""
+def script_of(api: Api, job: SlurmJob, policy: Policy, *, visible: bool) -> str:
+    """The script to submit. With ``visible``, the bridge sees the job's files."""
     if "script" in job.spec:
         return runnable(job.spec["script"])
     source = job.spec["scriptFrom"]
-    if "path" in source and not visible:  # somebody else's cluster: all that we can do is to call it there
+    if "path" in source and not visible:  # the script is on another cluster: call it there
         return f'#!/bin/sh\nexec {shlex.quote(plain("scriptFrom.path", source["path"]))} "$@"\n'
     try:
         if "configMap" in source:
             return runnable(key_of(api, job, "configMap", source["configMap"]).decode())
         if "s3" in source:
             store = s3_of(api, job, policy, source["s3"])
-            return runnable(store.read(source["s3"]["key"], LARGEST_SCRIPT).decode())
-        return runnable(files.read_named(files.named(source["path"]), LARGEST_SCRIPT).decode())
+            return runnable(store.read(source["s3"]["key"], MAX_SCRIPT_SIZE).decode())
+        return runnable(files.read_path(files.absolute_path(source["path"]), MAX_SCRIPT_SIZE).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise StagingError(f"script {source.get('path', '')}: {printable(str(error), 300)}") from error
 
 
 def runnable(text: str) -> str:
-    """sbatch refuses scripts that do not say what runs them; Bridge's and WLM's samples all do."""
+    """Add an interpreter line if there is none: sbatch refuses scripts without. Bridge's and WLM's samples have one."""
     return text if text.startswith("#!") else f"#!/bin/sh\n{text}"
 
 
-def environment_of(api: Api, job: Job) -> dict[str, str]:
-    """The variables, as for a container: first the whole maps, then the single ones.
+def environment_of(api: Api, job: SlurmJob) -> dict[str, str]:
+    """The variables, as for a container: first envFrom, then env.
 
-    Keys of whole maps that cannot be names of variables are left out, as Kubernetes does.
+    Keys of envFrom that are not valid names of variables are left out, as in Kubernetes.
     """
     found: dict[str, str] = {}
     for entry in job.spec.get("envFrom", ()):
@@ -84,7 +84,7 @@ def environment_of(api: Api, job: Job) -> dict[str, str]:
     return found
 
 
-def all_of(api: Api, job: Job, kind: str, reference: Object) -> dict[str, str]:
+def all_of(api: Api, job: SlurmJob, kind: str, reference: Object) -> dict[str, str]:
     try:
         if kind == "secret":
             return secret_data(api, job.namespace, reference["name"])
@@ -95,7 +95,7 @@ def all_of(api: Api, job: Job, kind: str, reference: Object) -> dict[str, str]:
         raise
 
 
-def key_of(api: Api, job: Job, kind: str, reference: Object) -> bytes:
+def key_of(api: Api, job: SlurmJob, kind: str, reference: Object) -> bytes:
     data = data_of(api, job.namespace, PLURALS[kind], reference["name"])
     if reference["key"] not in data:
         raise MissingError(f"{PLURALS[kind].removesuffix('s')} {reference['name']} has no key {reference['key']}")
@@ -103,22 +103,22 @@ def key_of(api: Api, job: Job, kind: str, reference: Object) -> bytes:
     return base64.b64decode(value) if kind == "secret" else value.encode()
 
 
-def s3_of(api: Api, job: Job, policy: Policy, place: dict[str, Any]) -> S3:
+def s3_of(api: Api, job: SlurmJob, policy: Policy, place: dict[str, Any]) -> S3:
     endpoint = policy.s3_at(place["endpoint"], secure=place.get("secure", True))
     return S3(endpoint, place, secret_data(api, job.namespace, place["secret"]))
 
 
 def check_size(script: str, environment: dict[str, str], arguments: tuple[str, ...]) -> None:
-    """Whether Slurm could take what a job is submitted with: whole ConfigMaps may be in it."""
+    """Check that Slurm accepts a job of this size: the variables may come from whole ConfigMaps."""
     texts = [script, *arguments, *environment, *environment.values()]
-    if (size := sum(len(text) for text in texts)) > LARGEST_JOB:
+    if (size := sum(len(text) for text in texts)) > MAX_JOB_SIZE:
         raise StagingError(
-            f"script, arguments and variables have {size >> 10} KiB, and Slurm takes {LARGEST_JOB >> 10}"
+            f"script, arguments and variables have {size >> 10} KiB, and Slurm takes {MAX_JOB_SIZE >> 10}"
         )
 
 
 def directory_in(directory: Path, name: str) -> str:
-    """A directory below the job's, made if there is none, for a pod that fills it."""
+    """Make a directory below the job's, for a copy pod. Returns its path."""
     try:
         with Tree(directory) as tree:
             tree.make_directory(name)
@@ -127,9 +127,9 @@ def directory_in(directory: Path, name: str) -> str:
         raise StagingError(f"input {printable(name, 200)}: {printable(str(error), 300)}") from error
 
 
-def stage(api: Api, job: Job, policy: Policy, directory: Path) -> None:
-    """Put the inputs that the bridge can bring into the job's directory; those on volumes come by a pod."""
-    budget = Budget()
+def stage(api: Api, job: SlurmJob, policy: Policy, directory: Path) -> None:
+    """Copy the inputs into the job's directory, except those on volumes, which a pod copies."""
+    budget = CopyBudget()
     with Tree(directory) as tree:
         for entry in job.spec.get("inputs", ()):
             if "volume" in entry:
@@ -139,7 +139,7 @@ def stage(api: Api, job: Job, policy: Policy, directory: Path) -> None:
                     store = s3_of(api, job, policy, entry["s3"])
                     tree.write(entry["to"], partial(store.download, entry["s3"]["key"]))
                 elif "from" in entry:
-                    files.copy_named(files.named(entry["from"]), tree, entry["to"], budget)
+                    files.copy_from_path(files.absolute_path(entry["from"]), tree, entry["to"], budget)
                 else:
                     content = content_of(api, job, entry)
                     tree.write(entry["to"], lambda file, content=content: file.write(content))  # type: ignore[misc]
@@ -147,37 +147,37 @@ def stage(api: Api, job: Job, policy: Policy, directory: Path) -> None:
                 raise StagingError(f"input {entry['to']}: {printable(str(error), 300)}") from error
 
 
-def content_of(api: Api, job: Job, entry: dict[str, Any]) -> bytes:
-    """An input whose content Kubernetes has."""
+def content_of(api: Api, job: SlurmJob, entry: dict[str, Any]) -> bytes:
+    """The content of an input that is inline, or in a ConfigMap or Secret."""
     kind = next(kind for kind in ("text", *PLURALS) if kind in entry)
     return entry["text"].encode() if kind == "text" else key_of(api, job, kind, entry[kind])
 
 
-def carrying(api: Api, job: Job, policy: Policy, script: str) -> str:
-    """A script that brings its inputs and takes its results itself, for where the bridge does not see its files."""
+def wrap_with_transfers(api: Api, job: SlurmJob, policy: Policy, script: str) -> str:
+    """A script that transfers its inputs and results itself, because the bridge does not see the job's files."""
     inputs, results = job.spec.get("inputs", ()), job.spec.get("results", ())
     if any("volume" in entry for entry in (*inputs, *results)):
         raise StagingError("this bridge does not see the files of that cluster, so volumes cannot be used")
     before, after = [], []
     for entry in inputs:
         if "s3" in entry:
-            address = s3_of(api, job, policy, entry["s3"]).address_to_get(entry["s3"]["key"])
-            before.append(wrapping.fetch(entry["to"], address))
+            url = s3_of(api, job, policy, entry["s3"]).presigned_get_url(entry["s3"]["key"])
+            before.append(wrapping.fetch(entry["to"], url))
         elif "from" in entry:
             before.append(wrapping.bring(entry["to"], entry["from"]))
         else:
             before.append(wrapping.put(entry["to"], content_of(api, job, entry)))
     for entry in results:
         if "s3" in entry:
-            address = s3_of(api, job, policy, entry["s3"]).address_to_put(key_of_result(entry))
-            after.append(wrapping.store(entry["from"], address))
+            url = s3_of(api, job, policy, entry["s3"]).presigned_put_url(key_of_result(entry))
+            after.append(wrapping.store(entry["from"], url))
         else:
             after.append(wrapping.keep(entry["from"], entry["directory"]))
     return wrapping.wrapped(script, before=before, after=after) if before or after else script
 
 
 def key_of_result(entry: dict[str, Any]) -> str:
-    """Of a file in S3, if it has a name and no pattern: only then the name is known before it is there."""
+    """The S3 key of a result. A pattern is refused: its matches are not known before the job has run."""
     if set("*?[") & set(entry["from"]):
         raise StagingError(
             f"result {entry['from']}: a bridge that does not see the job's files takes no patterns to S3"
@@ -185,15 +185,15 @@ def key_of_result(entry: dict[str, Any]) -> str:
     return "/".join(filter(None, (entry["s3"].get("prefix", "").strip("/"), entry["from"])))
 
 
-def check_carried(api: Api, job: Job, policy: Policy) -> None:
-    """Whether the results that a job was to take to S3 itself are there."""
+def check_uploaded(api: Api, job: SlurmJob, policy: Policy) -> None:
+    """Check that the job has uploaded its results to S3."""
     for entry in job.spec.get("results", ()):
         if "s3" not in entry:
             continue
         key, begun = key_of_result(entry), seconds_of(job.status["submitTime"])
         try:
-            fresh = s3_of(api, job, policy, entry["s3"]).written(key) > begun - SKEW
-        except S3PassingError:
+            fresh = s3_of(api, job, policy, entry["s3"]).last_modified(key) > begun - MAX_CLOCK_SKEW
+        except S3TransientError:
             raise
         except S3Error as error:
             raise StagingError(f"{error.message}; the job's output may say why") from error
@@ -202,10 +202,10 @@ def check_carried(api: Api, job: Job, policy: Policy) -> None:
 
 
 def matches(directory: Path, pattern: str) -> list[str]:
-    """The results that a pattern means; at least one, and none that leads out of the directory."""
+    """The results that match a pattern; at least one, and none that leads out of the directory."""
     try:
         with Tree(directory) as tree:
-            found = tree.matches(pattern, Budget())
+            found = tree.matches(pattern, CopyBudget())
             for name in found:
                 tree.resolve(name)
     except OSError as error:
@@ -213,15 +213,15 @@ def matches(directory: Path, pattern: str) -> list[str]:
     return found
 
 
-def collect(api: Api, job: Job, policy: Policy, directory: Path) -> None:
-    """Bring the results that the bridge can bring to where they are wanted; those for volumes go by a pod."""
-    budget = Budget()
+def collect(api: Api, job: SlurmJob, policy: Policy, directory: Path) -> None:
+    """Copy the results to their destinations, except volumes, to which a pod copies."""
+    budget = CopyBudget()
     for entry in job.spec.get("results", ()):
         try:
             with Tree(directory) as tree:
                 names = tree.matches(entry["from"], budget)
                 if "directory" in entry:
-                    with Tree(files.named(entry["directory"]), make=True) as target:
+                    with Tree(files.absolute_path(entry["directory"]), make=True) as target:
                         for name in names:
                             files.copy(tree, name, target, name, budget)
                 elif "s3" in entry:
@@ -231,8 +231,8 @@ def collect(api: Api, job: Job, policy: Policy, directory: Path) -> None:
             raise StagingError(f"result {entry['from']}: {printable(str(error), 300)}") from error
 
 
-def store_all(s3: Callable[[], S3], tree: Tree, name: str, place: dict[str, Any], budget: Budget) -> None:
-    """A file, or all files of a directory. A link to a file inside is that file; one that leads out is an error."""
+def store_all(s3: Callable[[], S3], tree: Tree, name: str, place: dict[str, Any], budget: CopyBudget) -> None:
+    """Upload a file, or all files of a directory. Links to files inside are followed; links out are an error."""
     prefix = place.get("prefix", "").strip("/")
     for path, about in tree.walk(name, budget):
         if stat.S_ISDIR(about.st_mode) or (stat.S_ISLNK(about.st_mode) and tree.is_directory(path)):

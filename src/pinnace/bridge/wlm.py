@@ -1,4 +1,4 @@
-"""WLM-Operator's SlurmJob and WlmJob as our SlurmJob, and its partitions as nodes: pure functions."""
+"""Translates WLM-Operator's SlurmJob and WlmJob into our SlurmJob, and partitions into nodes: pure functions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pinnace.bridge.crds import WLM_WLMJOB
-from pinnace.bridge.slurmjob import stamp
+from pinnace.bridge.slurmjob import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.bridge.slurmjob import Object, SlurmJob
     from pinnace.slurm.partitions import Partition
 
 PREFIX = "wlm.sylabs.io/"
-OF_A_PARTITION = {"nodes", "wall-time", "mem-per-node", "cpu-per-node"}  # chosen by Slurm from what the job asks for
+PARTITION_LABELS = {"nodes", "wall-time", "mem-per-node", "cpu-per-node"}  # ignored: Slurm chooses by the job's options
 TAINT = {"key": "virtual-kubelet.io/provider", "value": "wlm", "effect": "NoSchedule"}
 LOCAL = "file://"
 SWITCHES = {"cleanEnv": "--cleanenv", "fakeRoot": "--fakeroot", "ipc": "--ipc", "noPrivs": "--no-privs",
@@ -24,13 +24,13 @@ SWITCHES = {"cleanEnv": "--cleanenv", "fakeRoot": "--fakeroot", "ipc": "--ipc", 
 
 
 def child_name(body: Object) -> str:
-    """As WLM called the pods in which its jobs could be seen."""
+    """The name that WLM-Operator gave to the pods of its jobs."""
     suffix = "wlm-job" if body["kind"] == WLM_WLMJOB.kind else "job"
     return f"{body['metadata']['name']}-{suffix}"
 
 
 def spec_of(body: Object, features: Collection[str]) -> Object:
-    """The spec of the SlurmJob that an object of WLM's means. ``features`` are those that the cluster has."""
+    """The spec of our SlurmJob for an object of WLM-Operator. ``features`` are those of the cluster."""
     spec = body["spec"]
     image = body["kind"] == WLM_WLMJOB.kind
     options = selected(spec.get("nodeSelector") or {}, features)
@@ -44,14 +44,14 @@ def spec_of(body: Object, features: Collection[str]) -> Object:
 
 
 def selected(selector: dict[str, object], features: Collection[str]) -> Object:
-    """A selector of WLM's nodes names a partition, or a feature with its version. Of what is none here, nothing."""
+    """Options for a selector of WLM's nodes: a partition, or features with versions. Unknown features are ignored."""
     options: Object = {}
     wanted = []
     for label, value in selector.items():
         name = label.removeprefix(PREFIX)
         if name == "partition":
             options["partition"] = str(value)
-        elif name not in OF_A_PARTITION:
+        elif name not in PARTITION_LABELS:
             wanted += [word for word in (f"{name}-{value}", name, str(value)) if word in features][:1]
     return options | ({"constraint": "&".join(wanted)} if wanted else {})
 
@@ -70,7 +70,7 @@ def resources(given: Object) -> Object:
 
 
 def image_script(spec: Object) -> str:
-    """Run an image: with Apptainer or Singularity where the site has one, and else as a pod in the job itself."""
+    """A script that runs an image: with Apptainer or Singularity if the site has one, otherwise as a pod in the job."""
     image, options = spec["image"], spec.get("options") or {}
     argv = ["run", *(flag for word, flag in SWITCHES.items() if options.get(word))]
     argv += [f"--app={options['app']}"] if options.get("app") else []
@@ -97,8 +97,8 @@ def image_script(spec: Object) -> str:
     )
 
 
-def status_of(child: Job) -> Object:
-    """The phase of a pod."""
+def status_of(child: SlurmJob) -> Object:
+    """The status, which has the values of a pod's phase."""
     if child.finished:
         return {"status": "Succeeded" if child.succeeded else "Failed"}
     return {"status": "Running" if "startTime" in child.status else "Pending"}
@@ -109,7 +109,7 @@ def node_name(partition: str) -> str:
 
 
 def node(partition: Partition, *, now: int) -> Object:
-    """A partition as a node that takes no pods: what it has is there to be seen."""
+    """A partition as a node on which no pods are scheduled."""
     labels = {
         "type": "virtual-kubelet",
         "kubernetes.io/hostname": node_name(partition.name),
@@ -132,7 +132,7 @@ def node(partition: Partition, *, now: int) -> Object:
         "status": "True" if partition.up else "False",
         "reason": "PartitionUp" if partition.up else "PartitionDown",
         "message": f"partition {partition.name}",
-        "lastHeartbeatTime": stamp(now),
+        "lastHeartbeatTime": format_time(now),
     }
     return {
         "apiVersion": "v1",

@@ -1,8 +1,8 @@
 """Scripts inside a script of ours, with what brings their inputs and takes their results where the bridge does not see
 their files. Pure functions.
 
-S3 is reached with curl and addresses that are signed for one object each, so no credentials go to the job. They are not
-on command lines, where others could read them.
+S3 is accessed with curl and presigned URLs for one object each, so the job gets no credentials. The URLs are not on
+command lines, where other users could read them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pinnace.slurm.scripts import document
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Jobs of slurmrestd have no HOME. A file appears whole: tasks of an array may bring the same one at the same time.
+# Jobs of slurmrestd have no HOME. Files are written atomically: tasks of an array may fetch the same one at once.
 FUNCTIONS = r"""
 [ -n "$HOME" ] || export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"
 ask() { url=$1; shift; printf 'url = "%s"\n' "$url" | curl --config - --globoff --fail --silent --show-error "$@"; }
@@ -35,17 +35,17 @@ def wrapped(script: str, *, before: Sequence[str] = (), after: Sequence[str] = (
 
 
 def put(to: str, data: bytes) -> str:
-    """An input that the script itself holds."""
+    """Write an input whose content is in the wrapper."""
     return f"put {shlex.quote(to)} {document(data)}\n{or_end(to)}"
 
 
 def fetch(to: str, url: str) -> str:
-    """An input in S3."""
+    """Download an input from a presigned URL."""
     return f"fetch {shlex.quote(to)} {shlex.quote(url)}\n{or_end(to)}"
 
 
 def bring(to: str, source: str) -> str:
-    """An input that is somewhere on the cluster."""
+    """Copy an input from a path on the cluster."""
     return f"bring {shlex.quote(to)} {path(source)}\n{or_end(to)}"
 
 
@@ -54,15 +54,15 @@ def or_end(to: str) -> str:
 
 
 def store(name: str, url: str) -> str:
-    """A result for S3. Whether it has come there is looked at by the bridge."""
+    """Upload a result to a presigned URL. The bridge checks afterwards that it has arrived."""
     return f"store {shlex.quote(name)} {shlex.quote(url)}"
 
 
 def keep(pattern: str, directory: str) -> str:
-    """Results for a directory of the cluster."""
+    """Copy results to a directory on the cluster."""
     return f"keep {shlex.quote(pattern)} {path(directory)}"
 
 
 def path(text: str) -> str:
-    """A path for the shell; of those of a home, the job's own."""
+    """Quote a path for the shell; ``~/`` is the home of the job's user."""
     return f'"$HOME"/{shlex.quote(text[2:])}' if text.startswith("~/") else shlex.quote(text)

@@ -17,7 +17,7 @@ from pinnace.bridge import deployment
 from pinnace.bridge.controller import Controller
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
-from pinnace.bridge.pods import Identity
+from pinnace.bridge.pods import PodUser
 from pinnace.bridge.policy import EVERY, Policy
 from pinnace.bridge.reconciler import BridgeSettings
 from pinnace.cli.naming import pick
@@ -149,7 +149,7 @@ def bridge(
     controller = Controller(
         access,
         policy,
-        BridgeSettings(interval=interval, image=image, pods=log_pods, identity=None if name else identity()),
+        BridgeSettings(interval=interval, image=image, pods=log_pods, pod_user=None if name else pod_user()),
         namespaces=namespaces,
         kinds=(SLURMJOB,) if own_kind_only else KINDS,
     )
@@ -167,9 +167,9 @@ def for_own_cluster(policy: Policy, spec: ClusterSpec) -> Policy:
     return policy if spec.restriction else replace(policy, command_line=frozenset({EVERY}))
 
 
-def identity() -> Identity | None:
+def pod_user() -> PodUser | None:
     """As whom helper pods run in a cluster that is not pinnace's: with the user's own uid, if that is not root's."""
-    return Identity(uid=os.getuid(), gid=os.getgid()) if os.getuid() else None
+    return PodUser(uid=os.getuid(), gid=os.getgid()) if os.getuid() else None
 
 
 def host_directory(path: str) -> str:

@@ -12,7 +12,7 @@ from pinnace.cluster.directory import ensure_seed, verified_binaries
 from pinnace.components.bundle import write_bundle
 from pinnace.components.fetch import fetch as fetch_components
 from pinnace.components.manifest import Component, architecture, select
-from pinnace.components.store import Origin, Store, Stores, sha256_of, site_root, user_root
+from pinnace.components.store import ComponentStore, ComponentStores, Origin, sha256_of, site_root, user_root
 from pinnace.errors import ComponentError, UsageError
 
 
@@ -49,7 +49,7 @@ def fetch(
     """
     components = select(names)
     arch = architecture()
-    stores = Stores.default(arch)
+    stores = ComponentStores.default(arch)
     if only_list:
         if wanted or bundle or site:
             raise UsageError("--list only shows; it goes with no other option than --verify and -o")
@@ -58,11 +58,11 @@ def fetch(
     if sha256 and wanted in {None, Origin.RELEASE, Origin.BUILD}:
         raise UsageError("--sha256 is that of a bundle", hint="Name the bundle with --from FILE.")
     progress = Progress()
-    target = Store(site_root() if site else user_root(), arch)
+    target = ComponentStore(site_root() if site else user_root(), arch)
     try:
         entries = fetch_components(
             components,
-            stores=Stores(target) if site else stores,
+            stores=ComponentStores(target) if site else stores,
             target=target,
             wanted=wanted,
             reporter=progress,
@@ -88,9 +88,9 @@ def _prepare_seed(root: Path, progress: Progress) -> None:
         progress.note("seed", f"the first state of a cluster could not be prepared, so clusters start later: {error}")
 
 
-def _rows(stores: Stores, components: list[Component], *, deep: bool) -> list[dict[str, Any]]:
+def _rows(stores: ComponentStores, components: list[Component], *, deep: bool) -> list[dict[str, Any]]:
     rows = []
-    for entry in (stores.look(component, deep=deep) for component in components):
+    for entry in (stores.inspect(component, deep=deep) for component in components):
         files = entry.record.files if entry.record else {}
         rows.append(
             {

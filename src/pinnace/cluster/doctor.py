@@ -19,7 +19,7 @@ from pinnace import ownership
 from pinnace.cluster import launching
 from pinnace.cluster.directory import seed_directory, unsafe_seed
 from pinnace.components.manifest import architecture, manifest
-from pinnace.components.store import ComponentState, Stores, user_root
+from pinnace.components.store import ComponentState, ComponentStores, user_root
 from pinnace.errors import SlurmError, UnsafePathError
 from pinnace.interpreter import python_argv
 from pinnace.node import checks
@@ -59,8 +59,8 @@ def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator
 
 def components() -> Check:
     """The upstream binaries, as a cluster would find them."""
-    stores = Stores.default(architecture())
-    entries = [stores.look(component) for component in manifest().values()]
+    stores = ComponentStores.default(architecture())
+    entries = [stores.inspect(component) for component in manifest().values()]
     missing = [entry.component.name for entry in entries if entry.state is not ComponentState.INSTALLED]
     if missing:
         return checks.failed(

@@ -1,5 +1,5 @@
-"""Upstream's own binaries: which ones, pinned; how they are fetched, built, kept and found.
+"""Upstream's own binaries: pinned versions, and how they are fetched, built, stored and found.
 
-``manifest`` says what they are, ``store`` keeps them, and a *source* (``release``, ``build`` or ``bundle``) puts the
-binaries of one component into a directory. ``fetch`` brings the three together.
+``manifest`` describes them, ``store`` keeps them, and a *source* (``release``, ``build`` or ``bundle``) puts the
+binaries of one component into a directory. ``fetch`` connects the three.
 """

@@ -2,7 +2,7 @@
 
 Each component has a small module of its own in ``locks/``: its ``go.mod`` requires the upstream module at the pinned
 version, and its ``go.sum`` pins every file of every dependency. The build may not change either. With ``-trimpath``,
-no C and the version stamped in, the same Go gives the same bytes on every machine; ``SHA256SUMS`` holds them.
+no C and the version stamped in, the same Go gives the same bytes on every machine; ``SHA256SUMS`` has their checksums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 PR_SET_PDEATHSIG = 1
-TAIL = 12  # lines of the compiler's output that an error shows
+ERROR_LINES = 12  # last lines of the compiler's output that an error shows
 OTHER_WAYS = (
     "Or take the official binaries with `pinnace fetch --from release` (needs internet), "
     "or a site's bundle with `pinnace fetch --from FILE`."
@@ -76,7 +76,7 @@ def _go_setting(name: str) -> bool:
 
 
 def build(component: Component, arch: str, target: Path, reporter: Reporter) -> str:
-    """Build a component's binaries into ``target``. Says, for the record, with what."""
+    """Build a component's binaries into ``target``. Returns the version of Go, for the record."""
     environment = build_environment(component, arch, dict(os.environ))
     go = check_toolchain(component, environment)
     check_space(component, environment)
@@ -101,39 +101,39 @@ def build(component: Component, arch: str, target: Path, reporter: Reporter) -> 
 
 def module_file(component: Component, path: str, environment: dict[str, str]) -> Path:
     """A file of a Go module that the lock names, downloaded and verified by Go."""
-    asked = _ask_go(component, environment, "mod", "download", "-json")
-    if asked.returncode:
-        raise ComponentError(f"cannot get the source of {component.label}: {asked.stderr.strip()}", hint=OTHER_WAYS)
-    module = json.loads(asked.stdout)
+    result = _run_go(component, environment, "mod", "download", "-json")
+    if result.returncode:
+        raise ComponentError(f"cannot get the source of {component.label}: {result.stderr.strip()}", hint=OTHER_WAYS)
+    module = json.loads(result.stdout)
     return Path(module["Dir"]) / path.removeprefix(f"{module['Path']}/")
 
 
-def _ask_go(component: Component, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+def _run_go(component: Component, environment: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["go", *words],
+        ["go", *args],
         cwd=component.lock, env=environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 
 def check_toolchain(component: Component, environment: dict[str, str]) -> str:
-    """Go's version, as it will be used for this component; or an error that says what is missing."""
+    """The version of Go for this component; ToolchainError says what is missing."""
     if not shutil.which("go", path=environment.get("PATH")):
         raise ToolchainError(
             f"building {component.label} from source needs Go, and there is no `go` on the PATH",
-            hint=f"Install Go {_wanted_go(component)} or newer. {OTHER_WAYS}",
+            hint=f"Install Go {_required_go(component)} or newer. {OTHER_WAYS}",
         )
-    asked = _ask_go(component, environment, "env", "GOVERSION")
-    if asked.returncode:
+    result = _run_go(component, environment, "env", "GOVERSION")
+    if result.returncode:
         raise ToolchainError(
-            f"this Go cannot build {component.label}: {asked.stderr.strip()}",
-            hint=f"Install Go {_wanted_go(component)} or newer. {OTHER_WAYS}",
+            f"this Go cannot build {component.label}: {result.stderr.strip()}",
+            hint=f"Install Go {_required_go(component)} or newer. {OTHER_WAYS}",
         )
     if component.build.needs_c:
         _check_c(component, environment)
-    return asked.stdout.strip()
+    return result.stdout.strip()
 
 
-def _wanted_go(component: Component) -> str:
+def _required_go(component: Component) -> str:
     match = re.search(r"^go (\S+)$", (component.lock / "go.mod").read_text(), re.MULTILINE)
     return match[1] if match else ""
 
@@ -154,9 +154,9 @@ def _check_c(component: Component, environment: dict[str, str]) -> None:
 
 
 def check_space(component: Component, environment: dict[str, str]) -> None:
-    """Stop before ten minutes of work, not in the middle of them."""
-    asked = _ask_go(component, environment, "env", "GOCACHE", "GOMODCACHE")
-    for cache in map(Path, asked.stdout.split()):
+    """Fail before ten minutes of work, not in the middle of them."""
+    result = _run_go(component, environment, "env", "GOCACHE", "GOMODCACHE")
+    for cache in map(Path, result.stdout.split()):
         existing = next(path for path in (cache, *cache.parents) if path.exists())
         free = shutil.disk_usage(existing).free
         if free < component.build.gib * GIB:
@@ -168,7 +168,7 @@ def check_space(component: Component, environment: dict[str, str]) -> None:
 
 
 def run(component: Component, argv: list[str], environment: dict[str, str], reporter: Reporter) -> None:
-    """Run a compiler, tell its progress, and end it and all its children if we are interrupted."""
+    """Run a compiler, report its progress, and kill it with all its children if we are interrupted."""
     process = subprocess.Popen(
         argv, cwd=component.lock, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509 - there are no threads
@@ -183,7 +183,7 @@ def run(component: Component, argv: list[str], environment: dict[str, str], repo
         raise
     if code == 0:
         return
-    tail = "\n".join(output[-TAIL:])
+    tail = "\n".join(output[-ERROR_LINES:])
     if "no space left on device" in tail or "disk quota exceeded" in tail:
         raise NoSpaceError(
             f"no space left while building {component.label}:\n{tail}",
@@ -197,7 +197,7 @@ def _die_with_parent() -> None:
 
 
 def _follow(component: Component, lines: Iterable[str], reporter: Reporter) -> list[str]:
-    """Collect what ``go build -v`` prints: a line per module that it downloads and package that it compiles."""
+    """Collect the output of ``go build -v``: a line for each module that it downloads and package that it compiles."""
     output = []
     packages = 0
     for line in map(str.rstrip, lines):

@@ -1,11 +1,11 @@
-"""One file that holds all components, for a site whose machines have no internet.
+"""Bundles: one file with all components, for a site whose machines have no internet.
 
 A bundle is a tar archive: first ``bundle.json`` with a record for each component, then the binaries. Installing one
 verifies every byte against those records, and the records against this pinnace's own manifest, so that a bundle of
-another version is refused instead of half fitting.
+another version is refused.
 
-A bundle does not vouch for itself. Where ``locks/*/SHA256SUMS`` pins a binary, the bundle has to have that one. For all
-others the user has to say which bundle is meant, by the SHA-256 that its maker was told when it was written.
+A bundle is not trusted by itself. Where ``locks/*/SHA256SUMS`` pins a binary, the bundle has to have that one. For all
+others the user has to give the SHA-256 of the bundle, which `pinnace fetch --bundle` has shown to its maker.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pinnace.components.store import Entry
 
 INDEX = "bundle.json"
-LARGEST_INDEX = 1 << 20  # bytes; it has about ten thousand
-DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+MAX_INDEX_SIZE = 1 << 20  # bytes; it usually has about ten thousand
+DAMAGE_ERRORS = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 MODES: dict[str, Literal["w", "w:gz", "w:xz"]] = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.xz": "w:xz"}
 
 
 def write_bundle(entries: Iterable[Entry], file: Path, progress: Callable[[str], None]) -> None:
-    """Write the installed components to ``file``, which appears only when it is complete."""
+    """Write the installed components to ``file``, atomically."""
     mode = next((mode for suffix, mode in MODES.items() if file.name.endswith(suffix)), None)
     if mode is None:
         raise UsageError(f"cannot tell the format of {file.name}", hint=f"Name it *{', *'.join(MODES)}.")
@@ -80,9 +80,9 @@ def _member(name: str, size: int, mode: int = 0o755) -> tarfile.TarInfo:
 
 
 class Bundle:
-    """An opened bundle, unpacked member by member into a scratch directory as components ask for them.
+    """An opened bundle. ``unpack`` extracts the members of one component.
 
-    ``sha256`` is what the user says that the file's checksum is.
+    ``sha256`` is the file's checksum as the user gives it.
     """
 
     def __init__(self, file: Path, sha256: str = "") -> None:
@@ -96,14 +96,14 @@ class Bundle:
             with tarfile.open(file) as tar:
                 first = tar.next()
                 content = tar.extractfile(first) if first and first.name == INDEX and first.isreg() else None
-                if content is None or (first and first.size > LARGEST_INDEX):
+                if content is None or (first and first.size > MAX_INDEX_SIZE):
                     raise ComponentError(f"{file} is not a bundle of pinnace")
                 self.records = [Record.load(json.dumps(entry)) for entry in json.load(content)]
-        except (*DAMAGED, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (*DAMAGE_ERRORS, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ComponentError(f"{file} is not a bundle of pinnace: {error}") from error
 
     def record(self, component: Component, arch: str) -> Record:
-        """The record for a component, if the bundle has the one that this pinnace wants."""
+        """The record of a component; ComponentError if the bundle does not have the one that this pinnace needs."""
         for record in self.records:
             if (record.component, record.arch, record.fingerprint) == (component.name, arch, component.fingerprint):
                 return record
@@ -114,7 +114,7 @@ class Bundle:
         )
 
     def check(self, components: Iterable[Component], arch: str) -> None:
-        """Raise unless somebody vouches for the components: a pin of this pinnace's, or the user."""
+        """Raise unless the components are trusted: by a pin of this pinnace, or by the user's checksum."""
         unpinned = []
         for component in components:
             record = self.record(component, arch)
@@ -131,7 +131,7 @@ class Bundle:
             )
 
     def _check_pin(self, component: Component, record: Record, binary: str) -> None:
-        """Raise if a binary is said to be one that is pinned, and is not."""
+        """Raise if a binary has another checksum than the pinned one of its origin."""
         if binary not in record.files:
             raise ComponentError(f"{self.file.name} does not hold {binary}", hint="Make a new one.")
         of_build = component.pin(f"build/{record.detail}/{record.arch}/{binary}")
@@ -144,7 +144,7 @@ class Bundle:
             )
 
     def unpack(self, component: Component, arch: str, target: Path) -> str:
-        """Put a component's binaries into ``target`` and verify them. Says where they came from."""
+        """Extract a component's binaries into ``target`` and verify them. Returns their origin."""
         self.check([component], arch)
         record = self.record(component, arch)
         wanted = {member_name(record, binary): binary for binary in component.binaries}
@@ -157,7 +157,7 @@ class Bundle:
                     if source is not None and binary:
                         with source, (target / binary).open("wb") as file:
                             shutil.copyfileobj(source, file)
-        except DAMAGED as error:
+        except DAMAGE_ERRORS as error:
             raise ComponentError(f"{self.file} is damaged: {error}", hint="Copy it again.") from error
         for binary in component.binaries:
             if not (target / binary).exists() or sha256_of(target / binary) != record.files[binary].sha256:

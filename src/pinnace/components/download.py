@@ -1,4 +1,4 @@
-"""Downloads over HTTPS: the one place where a URL of upstream's is opened.
+"""Downloads over HTTPS: the only place where a URL of upstream is opened.
 
 A site without internet can mirror what upstream publishes: with ``PINNACE_RELEASE_MIRROR=https://mirror.example``,
 ``https://dl.k8s.io/a/b`` is read from ``https://mirror.example/dl.k8s.io/a/b``.
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-CHUNK = 1 << 20
-STALL = 30.0  # seconds without a byte
-ATTEMPTS = 3
+CHUNK_SIZE = 1 << 20
+STALL_TIMEOUT = 30.0  # seconds without a byte
+MAX_ATTEMPTS = 3
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-LARGEST = 2 << 30  # bytes of a release file; the largest has a tenth of that
-SMALL = 4 << 20  # no checksum file or image manifest is larger
+MAX_FILE_SIZE = 2 << 30  # bytes of a release file; the largest has a tenth of that
+MAX_TEXT_SIZE = 4 << 20  # bytes of a checksum file or image manifest
 
 
 def mirrored(url: str, mirror: str | None = None) -> str:
-    """The address to ask for ``url``: the mirror's if there is one. Only HTTPS, but for a mirror on this machine."""
+    """The mirror's URL for ``url``, if a mirror is set. Only HTTPS is allowed, except for a mirror on localhost."""
     mirror = os.environ.get("PINNACE_RELEASE_MIRROR", "") if mirror is None else mirror
     if mirror:
         url = f"{mirror.rstrip('/')}/{url.removeprefix('https://')}"
@@ -48,17 +48,19 @@ def is_https(url: str) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Whether it is plain HTTP of this machine."""
+    """Whether a URL is plain HTTP on localhost."""
     parts = urllib.parse.urlsplit(url)
     return parts.scheme == "http" and parts.hostname in LOOPBACK
 
 
 def _open(request: urllib.request.Request, limit: float) -> http.client.HTTPResponse:
-    """Open an address of ours. Where it leads has to be HTTPS as well, or this machine if we began there."""
+    """Open a URL. Redirects have to be HTTPS as well, or on localhost if the URL is."""
 
     def check(url: str) -> None:
         if not (is_https(url) or (is_local(request.full_url) and is_local(url))):
-            raise ComponentError(f"refusing to follow {request.full_url} to {url}: it is not HTTPS", hint=_ways_out())
+            raise ComponentError(
+                f"refusing to follow {request.full_url} to {url}: it is not HTTPS", hint=_offline_hint()
+            )
 
     response = https.opener(check).open(request, timeout=limit)
     assert isinstance(response, http.client.HTTPResponse)  # noqa: S101 - http(s) gives nothing else
@@ -66,24 +68,24 @@ def _open(request: urllib.request.Request, limit: float) -> http.client.HTTPResp
 
 
 def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
-    """Open a URL of upstream's, through the mirror if one is set, with errors that say what to do."""
+    """Open a URL of upstream, through the mirror if one is set. Errors have a hint."""
     address = mirrored(url)
     request = urllib.request.Request(address, headers={"User-Agent": "pinnace", **(headers or {})})
     try:
-        return _open(request, STALL)
+        return _open(request, STALL_TIMEOUT)
     except urllib.error.HTTPError as error:
-        raise ComponentError(f"{address} answers {error.code} {error.reason}", hint=_ways_out()) from error
+        raise ComponentError(f"{address} answers {error.code} {error.reason}", hint=_offline_hint()) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise DownloadUnreachableError(f"cannot reach {address}: {reason}", hint=_ways_out()) from error
+        raise DownloadUnreachableError(f"cannot reach {address}: {reason}", hint=_offline_hint()) from error
 
 
 def read_small(url: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """The content of a URL that holds no more than a few kilobytes."""
+    """The content of a URL, of up to MAX_TEXT_SIZE bytes."""
     with open_url(url, headers) as response:
-        content = response.read(SMALL + 1)
-    if len(content) > SMALL:
-        raise ComponentError(f"{url} has more than {SMALL >> 20} MiB, which is no list of checksums")
+        content = response.read(MAX_TEXT_SIZE + 1)
+    if len(content) > MAX_TEXT_SIZE:
+        raise ComponentError(f"{url} has more than {MAX_TEXT_SIZE >> 20} MiB, which is no list of checksums")
     return content
 
 
@@ -95,18 +97,18 @@ def download(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the file behind ``url`` to ``target`` and verify it. A transfer that breaks is tried again."""
-    for attempt in range(1, ATTEMPTS + 1):
+    """Download ``url`` to ``target`` and verify it. A broken transfer is tried again."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             found = _transfer(url, target, progress, headers)
         except (OSError, http.client.HTTPException, DownloadUnreachableError) as error:
             target.unlink(missing_ok=True)
             if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
                 raise  # a full disk does not get better
-            if attempt == ATTEMPTS:
+            if attempt == MAX_ATTEMPTS:
                 if isinstance(error, DownloadUnreachableError):
                     raise
-                raise DownloadUnreachableError(f"{url} broke off: {error}", hint=_ways_out()) from error
+                raise DownloadUnreachableError(f"{url} broke off: {error}", hint=_offline_hint()) from error
             time.sleep(0.5 * attempt)
             continue
         if found != sha256:
@@ -123,9 +125,9 @@ def _transfer(url: str, target: Path, progress: Callable[[int, int], None], head
     with open_url(url, headers) as response, target.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
         done = 0
-        while chunk := response.read(CHUNK):
-            if done + len(chunk) > LARGEST:
-                raise ComponentError(f"{url} has more than {LARGEST >> 30} GiB, which no component has")
+        while chunk := response.read(CHUNK_SIZE):
+            if done + len(chunk) > MAX_FILE_SIZE:
+                raise ComponentError(f"{url} has more than {MAX_FILE_SIZE >> 30} GiB, which no component has")
             file.write(chunk)
             digest.update(chunk)
             done += len(chunk)
@@ -136,7 +138,7 @@ def _transfer(url: str, target: Path, progress: Callable[[int, int], None], head
 
 
 def reachable(url: str) -> bool:
-    """Whether the place of a URL answers within a few seconds. Its answer does not matter."""
+    """Whether the server of a URL answers within a few seconds, whatever the status."""
     request = urllib.request.Request(mirrored(url), method="HEAD", headers={"User-Agent": "pinnace"})
     try:
         _open(request, 5.0).close()
@@ -147,7 +149,7 @@ def reachable(url: str) -> bool:
     return True
 
 
-def _ways_out() -> str:
+def _offline_hint() -> str:
     return (
         "Without internet: build from source with `pinnace fetch --from build`, install a bundle with "
         "`pinnace fetch --from FILE`, or set PINNACE_RELEASE_MIRROR."

@@ -1,4 +1,4 @@
-"""What a fetch tells while it works. The command line shows it; nothing in here prints."""
+"""Progress events of a fetch. The command line shows them; nothing in this package prints."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class Reporter(Protocol):
-    """Hears how each component gets on."""
+    """Receives the progress of each component."""
 
     def step(self, label: str, text: str) -> None:
         """A new stage of work on a component has begun."""
 
     def progress(self, label: str, text: str) -> None:
-        """How far the stage is; comes often, and only a terminal shows it."""
+        """Progress within the stage; frequent, and shown on terminals only."""
 
     def done(self, label: str, text: str) -> None:
         """The component is in the store."""
 
     def note(self, label: str, text: str) -> None:
-        """Something that the user should know, and that does not stop the work."""
+        """A warning for the user; the work goes on."""

@@ -1,4 +1,4 @@
-"""Bring components into a store, from wherever they can be had."""
+"""Installs components into a store, from a release, a build or a bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pinnace.components.events import Reporter
     from pinnace.components.manifest import Component
-    from pinnace.components.store import Entry, Store, Stores
+    from pinnace.components.store import ComponentStore, ComponentStores, Entry
 
     Source = Callable[[Component, Path], tuple[Origin, str]]
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def choose_source(
     wanted: str | None, missing: Sequence[Component], arch: str, reporter: Reporter, sha256: str = ""
 ) -> Source:
-    """The way to get the missing components: the one that was asked for, or the first that can work here.
+    """The source of the missing components: the requested one, or the first that works here.
 
-    ``sha256`` is that of the bundle, if it is one.
+    ``sha256`` is the checksum of the bundle, if that is the source.
     """
 
     def from_release(component: Component, target: Path) -> tuple[Origin, str]:
@@ -64,7 +64,7 @@ def _from_bundle(file: Path, missing: Sequence[Component], arch: str, reporter: 
             hint="`--from` takes `release`, `build`, or the path of a bundle made with `pinnace fetch --bundle`.",
         )
     bundle = Bundle(file, sha256)
-    bundle.check(missing, arch)  # before anything of it is installed
+    bundle.check(missing, arch)  # before any component is installed
 
     def from_bundle(component: Component, target: Path) -> tuple[Origin, str]:
         reporter.step(component.label, f"unpacking from {file.name}")
@@ -76,15 +76,15 @@ def _from_bundle(file: Path, missing: Sequence[Component], arch: str, reporter: 
 def fetch(
     components: Sequence[Component],
     *,
-    stores: Stores,
-    target: Store,
+    stores: ComponentStores,
+    target: ComponentStore,
     wanted: str | None,
     reporter: Reporter,
     deep: bool = False,
     sha256: str = "",
 ) -> list[Entry]:
-    """Make sure that all components are there and whole; install what is not into ``target``."""
-    entries = {component.name: stores.look(component, deep=deep) for component in components}
+    """Verify all components, and install missing and damaged ones into ``target``."""
+    entries = {component.name: stores.inspect(component, deep=deep) for component in components}
     for entry in entries.values():
         if entry.state is ComponentState.DAMAGED:
             reporter.note(entry.component.label, f"damaged ({entry.reason}); fetching it again")
@@ -96,14 +96,14 @@ def fetch(
     return list(entries.values())
 
 
-def fetch_one(component: Component, store: Store, source: Source, reporter: Reporter) -> Entry:
-    """Install one component, unless another process does it while we wait for the lock."""
+def fetch_one(component: Component, store: ComponentStore, source: Source, reporter: Reporter) -> Entry:
+    """Install one component, unless another process has done it while we waited for the lock."""
 
     def waiting(holder: str) -> None:
         reporter.step(component.label, f"waiting for {holder}, which is fetching it")
 
     with store.lock(component, waiting):
-        entry = store.look(component)
+        entry = store.inspect(component)
         if entry.state is ComponentState.INSTALLED:
             reporter.done(component.label, "installed meanwhile by another process")
             return entry

@@ -1,8 +1,8 @@
 """For maintainers: write the lock files after a version in ``components.toml`` has changed.
 
 python -m pinnace.components.lock go [NAME…]        go.mod and go.sum, from the Go module proxy
-python -m pinnace.components.lock build [NAME…]     SHA256SUMS of what the installed builds gave
-python -m pinnace.components.lock release [NAME…]   SHA256SUMS of what upstream publishes, for all architectures
+python -m pinnace.components.lock build [NAME…]     SHA256SUMS of the installed builds
+python -m pinnace.components.lock release [NAME…]   SHA256SUMS of upstream's releases, for all architectures
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pinnace.components import release
 from pinnace.components.download import read_small
 from pinnace.components.manifest import ARCHITECTURES, architecture, select
-from pinnace.components.store import ComponentState, Origin, Stores
+from pinnace.components.store import ComponentState, ComponentStores, Origin
 from pinnace.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def lock_go(component: Component) -> None:
     component.lock.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ) | {"GOFLAGS": "-mod=mod", "GOWORK": "off"}
 
-    def go(*words: str) -> str:
+    def go(*args: str) -> str:
         return subprocess.run(
-            ["go", *words], cwd=component.lock, env=environment, check=True, stdout=subprocess.PIPE, text=True
+            ["go", *args], cwd=component.lock, env=environment, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
     (component.lock / "go.sum").unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def staging_replaces(go_mod: str, version: str) -> str:
 def built_sums(component: Component) -> dict[str, str]:
     """The checksums of the binaries in the store, if they were built here and without C."""
     arch = architecture()
-    entry = Stores.default(arch).look(component, deep=True)
+    entry = ComponentStores.default(arch).inspect(component, deep=True)
     if entry.state is not ComponentState.INSTALLED or entry.record is None or entry.record.origin is not Origin.BUILD:
         raise ComponentError(f"{component.label} is not in the store as a build: run `pinnace fetch --from build`")
     if component.build.needs_c:

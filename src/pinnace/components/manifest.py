@@ -37,7 +37,7 @@ class Build:
 
     @property
     def needs_c(self) -> bool:
-        """Whether a C compiler takes part; its version then shows in the bytes."""
+        """Whether a C compiler is used; the bytes then depend on its version."""
         return bool(self.libraries) or any(package.endswith(".c") for package in self.packages.values())
 
 
@@ -65,7 +65,7 @@ class Component:
         return text.format(version=self.version, major=major, minor=minor, **more)
 
     def pin(self, name: str) -> str | None:
-        """The SHA-256 that SHA256SUMS gives for, say, ``build/go1.26.8/amd64/kubelet``; None if it is not pinned."""
+        """The SHA-256 in SHA256SUMS of, for example, ``build/go1.26.8/amd64/kubelet``; None if it is not pinned."""
         return _sums(self.lock / "SHA256SUMS").get(name)
 
     def is_pinned(self, arch: str, binary: str, sha256: str) -> bool:
@@ -78,7 +78,7 @@ class Component:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the recipe does, so that a store never serves what another recipe made."""
+        """A digest of the build recipe, so that a store never gives binaries of another recipe."""
         digest = hashlib.sha256(repr((self.version, self.build)).encode())
         for name in ("go.mod", "go.sum"):
             digest.update((self.lock / name).read_bytes())
@@ -121,7 +121,7 @@ def manifest() -> dict[str, Component]:
 
 
 def select(names: tuple[str, ...]) -> list[Component]:
-    """The components of these names; a binary's name stands for the component that it belongs to. No name: all."""
+    """The components with these names; the name of a binary selects its component. Without names, all."""
     components = manifest()
     by_name = {binary: component for component in components.values() for binary in component.binaries}
     by_name |= components
@@ -134,7 +134,7 @@ def select(names: tuple[str, ...]) -> list[Component]:
 
 
 def architecture(machine: str | None = None) -> str:
-    """This machine's architecture, in Go's word."""
+    """This machine's architecture, as Go names it."""
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         raise UsageError(

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.components.download import LARGEST, download, read_small
+from pinnace.components.download import MAX_FILE_SIZE, download, read_small
 from pinnace.errors import ChecksumError, ComponentError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.d
 
 
 def urls(component: Component, arch: str) -> dict[str, tuple[str, ...]]:
-    """The files of a release, and the binaries that come out of each."""
+    """The URLs of a release's files, and the binaries in each."""
     url = component.release.url
     if "{binary}" in url:
         return {component.expand(url, arch=arch, binary=name): (name,) for name in component.binaries}
@@ -34,14 +34,14 @@ def urls(component: Component, arch: str) -> dict[str, tuple[str, ...]]:
 
 
 def first_url(component: Component, arch: str) -> str:
-    """An address of the release, to see whether it can be reached."""
+    """A URL of the release, to test whether its server can be reached."""
     if component.release.image:
         return f"https://{component.release.image.split('/')[0]}/v2/"
     return next(iter(urls(component, arch)))
 
 
 def fetch_release(component: Component, arch: str, target: Path, reporter: Reporter) -> str:
-    """Put the binaries of a release into ``target``. Says, for the record, where they came from."""
+    """Download the binaries of a release into ``target``. Returns their URL, for the record."""
     if component.release.image:
         return _from_image(component, arch, target, reporter)
     for url, binaries in urls(component, arch).items():
@@ -59,7 +59,7 @@ def fetch_release(component: Component, arch: str, target: Path, reporter: Repor
 
 
 def expected_sha256(component: Component, arch: str, url: str) -> str:
-    """The pinned checksum of a release file; while there is none, the one that upstream publishes beside it."""
+    """The pinned checksum of a release file; without one, the checksum that upstream publishes beside it."""
     name = url.rsplit("/", 1)[1]
     if pinned := component.pin(f"release/{arch}/{name}"):
         return pinned
@@ -71,7 +71,7 @@ def checksums_url(component: Component, arch: str, url: str) -> str:
 
 
 def parse_checksums(text: str, name: str) -> str:
-    """Find a file's SHA-256 in what projects publish: a bare digest, or lines of ``digest  name``."""
+    """Find a file's SHA-256 in a published checksum file: a bare digest, or lines of ``digest  name``."""
     for line in text.splitlines():
         match = re.fullmatch(r"([0-9a-fA-F]{64})(?:\s+\*?(\S+))?\s*", line)
         if match and (match[2] is None or match[2].rsplit("/", 1)[-1] == name):
@@ -80,9 +80,9 @@ def parse_checksums(text: str, name: str) -> str:
 
 
 def take_from_archive(archive: Path, binaries: tuple[str, ...], target: Path, among: tuple[str, ...] = ()) -> None:
-    """Write the named binaries of a tar archive to ``target``, wherever in it they are, and nothing else.
+    """Extract these binaries, from any directory of a tar archive, to ``target``, and nothing else.
 
-    Those of ``among`` are taken too, if they are there.
+    Those of ``among`` are optional.
     """
     try:
         with tarfile.open(archive) as tar:
@@ -98,7 +98,7 @@ def _take(tar: tarfile.TarFile, binaries: tuple[str, ...], target: Path) -> None
     for member in tar:
         name = member.name.rsplit("/", 1)[-1]
         source = tar.extractfile(member) if member.isreg() and name in binaries else None
-        if member.size > LARGEST:
+        if member.size > MAX_FILE_SIZE:
             raise ComponentError(f"{name} in the release has {member.size} bytes, which is too much for a program")
         if source is not None:
             with source, (target / name).open("wb") as file:
@@ -106,7 +106,7 @@ def _take(tar: tarfile.TarFile, binaries: tuple[str, ...], target: Path) -> None
 
 
 def _from_image(component: Component, arch: str, target: Path, reporter: Reporter) -> str:
-    """Take the binaries out of the layers of a container image. Each digest vouches for what it names."""
+    """Extract the binaries from the layers of a container image. Everything is verified by its digest."""
     image = component.expand(component.release.image)
     name, tag = image.rsplit(":", 1)
     host, repository = name.split("/", 1)

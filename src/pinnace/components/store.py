@@ -3,14 +3,14 @@
     <root>/kubernetes/1.36.3/amd64/kubelet
                                    record.json      checksums, where the binaries came from
     <root>/kubernetes/.lock                         held by the process that installs
-    <root>/kubernetes/.staging-…                    what it has so far; removed by the next one if it dies
+    <root>/kubernetes/.staging-…                    an installation in progress; the next one removes it after a crash
 
 An entry appears by one rename, complete, and is never changed in place. So a reader needs no lock, and an interruption
 at any point leaves either the old state or the new one.
 
-There are two roots. The *user* store belongs to whoever runs pinnace. The *site* store lies beside the installation
-and is filled once for everybody by whoever installed it. Anything that another ordinary user could have written to is
-refused (see ``pinnace.ownership``): these binaries run with all of our user's rights.
+There are two roots. The *user* store belongs to the user who runs pinnace. The *site* store is beside the installation,
+and is filled once for all users by the one who installed pinnace. Anything that another ordinary user could have
+written to is refused (see ``pinnace.ownership``): these binaries run with all of our user's rights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pinnace.components.manifest import Component
 
 RECORD = "record.json"
-LOCK_WAIT = 3600.0  # seconds; a cold build of Kubernetes on two cores takes a quarter of that
+LOCK_TIMEOUT = 3600.0  # seconds to wait for another fetch; a cold build of Kubernetes on two cores takes 15 minutes
 
 
 class ComponentState(StrEnum):
@@ -52,7 +52,7 @@ class ComponentState(StrEnum):
 
 
 class Origin(StrEnum):
-    """The way by which binaries came into a store."""
+    """The source of binaries in a store."""
 
     RELEASE = "release"
     BUILD = "build"
@@ -61,7 +61,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A binary as it was when it was installed. Size and time let a later look skip the checksum."""
+    """An installed binary. With equal size and modification time, the checksum need not be verified again."""
 
     sha256: str
     size: int
@@ -70,7 +70,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What ``record.json`` holds."""
+    """The content of ``record.json``."""
 
     component: str
     version: str
@@ -92,7 +92,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A component as a store has it."""
+    """A component in a store."""
 
     component: Component
     state: ComponentState
@@ -109,7 +109,7 @@ def user_root() -> Path:
 
 
 def site_root() -> Path:
-    """Beside the installation of pinnace, for all who use it."""
+    """The site's store, beside the installation of pinnace, for all its users."""
     return Path(sys.prefix) / "share" / "pinnace" / "components"
 
 
@@ -120,7 +120,7 @@ def sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def explain_no_space(path: Path, what: str) -> Iterator[None]:
-    """Turn a full disk or quota, wherever it strikes, into the message that names the place."""
+    """Turn ENOSPC and EDQUOT into an error that names the path."""
     try:
         yield
     except OSError as error:
@@ -132,8 +132,8 @@ def explain_no_space(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-class Store:
-    """One root with components in it."""
+class ComponentStore:
+    """A store: one root directory with components."""
 
     def __init__(self, root: Path, arch: str) -> None:
         self.root = root
@@ -142,8 +142,8 @@ class Store:
     def directory(self, component: Component) -> Path:
         return self.root / component.name / component.version / self.arch
 
-    def look(self, component: Component, *, deep: bool = False) -> Entry:
-        """See whether a component is there and whole. ``deep`` reads every byte; otherwise only what has changed."""
+    def inspect(self, component: Component, *, deep: bool = False) -> Entry:
+        """The state of a component. ``deep`` verifies all checksums; otherwise only those of changed files."""
         path = self.directory(component)
         try:
             record = Record.load((path / RECORD).read_text())
@@ -177,9 +177,9 @@ class Store:
         return ""
 
     def install(self, component: Component, source: Callable[[Path], tuple[Origin, str]]) -> Entry:
-        """Let ``source`` fill a directory with the component's binaries and put that in place, all or nothing.
+        """Have ``source`` write the component's binaries into a directory, and install that atomically.
 
-        The caller holds ``lock(component)``. ``source`` returns where they came from.
+        The caller holds ``lock(component)``. ``source`` returns the origin of the binaries.
         """
         home = self.root / component.name
         final = self.directory(component)
@@ -188,7 +188,7 @@ class Store:
             staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=home))
             try:
                 origin, detail = source(staging)
-                record = self._seal(staging, component, origin, detail)
+                record = self._finish(staging, component, origin, detail)
                 ownership.make_directories(final.parent, 0o755)
                 if final.exists():
                     final.rename(home / f".staging-old-{os.getpid()}")
@@ -197,7 +197,7 @@ class Store:
                 self._sweep(home)
         return Entry(component=component, state=ComponentState.INSTALLED, path=final, record=record)
 
-    def _seal(self, staging: Path, component: Component, origin: Origin, detail: str) -> Record:
+    def _finish(self, staging: Path, component: Component, origin: Origin, detail: str) -> Record:
         """Make the binaries read-only and durable, and write their record."""
         files = {}
         for name in component.binaries:
@@ -230,9 +230,9 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, component: Component, waiting: Callable[[str], None]) -> Iterator[None]:
-        """Be the only one who installs this component. Calls ``waiting`` once if another one is at it.
+        """Hold the lock for installing a component. Calls ``waiting`` once if another process holds it.
 
-        The kernel drops the lock when its holder ends, however it ends.
+        The kernel releases the lock when its holder ends, however it ends.
         """
         path = self.root / component.name / ".lock"
         try:
@@ -245,16 +245,16 @@ class Store:
                 hint="Set PINNACE_HOME to a directory of your own.",
             ) from error
         with handle:
-            deadline = time.monotonic() + LOCK_WAIT
-            told = False
+            deadline = time.monotonic() + LOCK_TIMEOUT
+            reported = False
             while not _try_lock(handle.fileno()):
-                if not told:
+                if not reported:
                     handle.seek(0)
                     waiting(handle.read().strip() or "another process")
-                    told = True
+                    reported = True
                 if time.monotonic() > deadline:
                     raise ComponentError(
-                        f"waited {LOCK_WAIT / 60:.0f} minutes for another `pinnace fetch` of {component.label}",
+                        f"waited {LOCK_TIMEOUT / 60:.0f} minutes for another `pinnace fetch` of {component.label}",
                         hint=f"See whether it still works; the lock is {path}.",
                     )
                 time.sleep(0.1)
@@ -264,19 +264,19 @@ class Store:
             yield
 
 
-class Stores:
-    """The stores that count on this machine, the user's first."""
+class ComponentStores:
+    """The stores of this machine, the user's first."""
 
-    def __init__(self, *stores: Store) -> None:
+    def __init__(self, *stores: ComponentStore) -> None:
         self.stores = stores
 
     @staticmethod
-    def default(arch: str) -> Stores:
-        return Stores(Store(user_root(), arch), Store(site_root(), arch))
+    def default(arch: str) -> ComponentStores:
+        return ComponentStores(ComponentStore(user_root(), arch), ComponentStore(site_root(), arch))
 
-    def look(self, component: Component, *, deep: bool = False) -> Entry:
+    def inspect(self, component: Component, *, deep: bool = False) -> Entry:
         """The first store that has the component whole; otherwise what the first one says."""
-        entries = [store.look(component, deep=deep) for store in self.stores]
+        entries = [store.inspect(component, deep=deep) for store in self.stores]
         return next((entry for entry in entries if entry.state is ComponentState.INSTALLED), entries[0])
 
     def binary(self, component: Component, name: str) -> Path:
@@ -285,7 +285,7 @@ class Stores:
 
     def binaries(self, component: Component) -> dict[str, Path]:
         """The paths of a component's binaries, all verified."""
-        entry = self.look(component)
+        entry = self.inspect(component)
         if entry.state is ComponentState.INSTALLED:
             return {name: entry.path / name for name in component.binaries}
         if entry.state is ComponentState.DAMAGED:

@@ -14,7 +14,7 @@ import pytest
 from e2e.bridge import s3_server
 from e2e.bridge.conftest import IMAGE, bridge_job, conditions, s3_secret, secret, slurmjob, token
 from pinnace.bridge import pods
-from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurmjob import SlurmJob
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -272,11 +272,11 @@ def test_helper_pods_are_such_as_tenants_may_have(tenant: Cluster) -> None:
     body = {"apiVersion": "pinnace.dev/v1alpha1", "kind": "SlurmJob", "metadata": metadata}
     entry = {"volume": {"emptyDir": {}}, "path": "x"}
 
-    def files(level: str, identity: pods.Identity | None) -> list[str]:
+    def files(level: str, identity: pods.PodUser | None) -> list[str]:
         made = (
-            pods.copier(Job(body), "x-result-0", IMAGE, directory="/there", entry=entry, what=["y"], out=True,
-                        identity=identity),
-            pods.follower(Job(body), IMAGE, ["/there/x.out"], "/home/alice/mark", identity=identity),
+            pods.copier(SlurmJob(body), "x-result-0", IMAGE, directory="/there", entry=entry, what=["y"], out=True,
+                        user=identity),
+            pods.follower(SlurmJob(body), IMAGE, ["/there/x.out"], "/home/alice/mark", user=identity),
         )  # fmt: skip
         for pod in made:
             for volume in pod["spec"]["volumes"]:
@@ -288,7 +288,7 @@ def test_helper_pods_are_such_as_tenants_may_have(tenant: Cluster) -> None:
     tenant.kubectl("create", "namespace", "baseline")
     try:
         # In a cluster of pinnace's root in a pod is the user, so "restricted" is for the bridge's pods elsewhere.
-        for level, identity in (("baseline", None), ("restricted", pods.Identity(uid=1000, gid=1000))):
+        for level, identity in (("baseline", None), ("restricted", pods.PodUser(uid=1000, gid=1000))):
             label = f"pod-security.kubernetes.io/enforce={level}"
             tenant.kubectl("label", "--overwrite", "namespace", "baseline", label)
             for name in files(level, identity):

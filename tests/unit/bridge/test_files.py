@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.bridge import files, staging
-from pinnace.bridge.files import Budget, StagingError, Tree
+from pinnace.bridge.files import CopyBudget, StagingError, Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,9 +53,9 @@ def test_what_is_no_file_is_never_waited_for(job: Path) -> None:
             with pytest.raises(StagingError, match="no regular file"):
                 read(tree, name)
         with pytest.raises(StagingError, match="no regular file"):
-            files.copy_named(job / "fifo", tree, "copy", Budget())
+            files.copy_from_path(job / "fifo", tree, "copy", CopyBudget())
     with pytest.raises(StagingError, match="no regular file"):
-        files.read_named(job / "fifo", 100)
+        files.read_path(job / "fifo", 100)
 
 
 def test_what_was_there_is_replaced_and_never_opened(job: Path, tmp_path: Path) -> None:
@@ -86,33 +86,33 @@ def test_patterns(job: Path) -> None:
         with pytest.raises(StagingError, match="no result"):
             staging.matches(job, absent)
     with Tree(job) as tree, pytest.raises(StagingError, match="too many"):
-        tree.matches("**/x", Budget(files=3))
+        tree.matches("**/x", CopyBudget(files=3))
 
 
 def test_directories_are_copied_whole(job: Path, tmp_path: Path) -> None:
     (job / "d" / "out").symlink_to(tmp_path / "secret")
     (job / "d" / "file").chmod(0o755)
     with Tree(job) as tree, Tree(tmp_path / "x" / "y", make=True) as target:
-        files.copy(tree, "d", target, "d", Budget())
-        files.copy(tree, "inner", target, "inner", Budget())
+        files.copy(tree, "d", target, "d", CopyBudget())
+        files.copy(tree, "inner", target, "inner", CopyBudget())
         for name in ("link", "fifo"):
             with pytest.raises(StagingError):
-                files.copy(tree, name, target, name, Budget())
+                files.copy(tree, name, target, name, CopyBudget())
     copied = tmp_path / "x" / "y"
     assert (copied / "d" / "file").stat().st_mode & 0o777 == 0o755
     assert (copied / "inner").read_text() == "f"
     assert (copied / "d" / "out").is_symlink()  # as it was: what it leads to was not read
     with Tree(tmp_path / "z", make=True) as target:
-        files.copy_named(job / "d", target, "into/d", Budget())
+        files.copy_from_path(job / "d", target, "into/d", CopyBudget())
     assert (tmp_path / "z" / "into" / "d" / "file").read_text() == "f"
 
 
 def test_a_copy_has_a_limit(job: Path, tmp_path: Path) -> None:
     with Tree(job) as tree, Tree(tmp_path / "x", make=True) as target:
         with pytest.raises(StagingError, match="too many"):
-            files.copy(tree, "d", target, "d", Budget(files=1))
+            files.copy(tree, "d", target, "d", CopyBudget(files=1))
         with pytest.raises(StagingError, match="could not be copied in"):
-            files.copy(tree, "d", target, "d", Budget(seconds=0))
+            files.copy(tree, "d", target, "d", CopyBudget(seconds=0))
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_a_copy_has_a_limit(job: Path, tmp_path: Path) -> None:
 )
 def test_places_that_no_job_may_name(text: str) -> None:
     with pytest.raises(StagingError):
-        files.named(text)
+        files.absolute_path(text)
 
 
 def test_a_link_to_what_the_kernel_shows_of_the_bridge(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/proc/self")
     with pytest.raises(StagingError, match="kernel's"):
-        files.named(str(tmp_path / "link" / "environ"))
+        files.absolute_path(str(tmp_path / "link" / "environ"))

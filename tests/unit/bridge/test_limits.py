@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.bridge.crds import definitions
-from pinnace.bridge.observer import Observer, Watched
-from pinnace.bridge.slurmjob import INTENT, Job, output_path
+from pinnace.bridge.observer import Observer, WatchedJob
+from pinnace.bridge.slurmjob import INTENT, SlurmJob, output_path
 from pinnace.bridge.tags import tag_in, tag_of_accounted, tag_of_line
 from pinnace.kube import leader_election
 from pinnace.slurm.jobs import AccountedJob, QueuedJob
@@ -55,10 +55,12 @@ class Forger:
 def test_a_job_is_known_by_number_and_tag() -> None:
     told = threading.Event()
     observer = Observer(Forger(), lambda _: told.set())  # type: ignore[arg-type]
-    observer.watch(Watched(key="a/b", tag=TAG, id=7, interval=1e15))
+    observer.watch(WatchedJob(key="a/b", tag=TAG, id=7, interval=1e15))
     assert told.wait(10)
     told.clear()
-    observer.watch(Watched(key="a/c", tag=f"{TAG}1", id=8, interval=1e15))  # it asks again, whenever the first is due
+    observer.watch(
+        WatchedJob(key="a/c", tag=f"{TAG}1", id=8, interval=1e15)
+    )  # it asks again, whenever the first is due
     assert told.wait(10)
     assert [report.id for report in observer.reports(TAG) or ()] == [7]
     observer.forget(TAG)
@@ -68,13 +70,13 @@ def test_a_job_is_known_by_number_and_tag() -> None:
 @pytest.mark.parametrize("note", ["", "x", "1", "1 2", "a b c", "1 -5 x", "9" * 5000 + " 0 x", "1 0\n x"])
 def test_notes_that_are_none(note: str) -> None:
     metadata = {"creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {INTENT: note}}
-    assert Job({"metadata": metadata}).intent is None
+    assert SlurmJob({"metadata": metadata}).intent is None
     metadata["annotations"] = {INTENT: "1 0 name"}
-    assert Job({"metadata": metadata}).intent == (1767225600, "name")
+    assert SlurmJob({"metadata": metadata}).intent == (1767225600, "name")
     for ahead, believed in ((100, True), (10_000, False)):
         since = int(time.time()) + ahead
         metadata["annotations"] = {INTENT: f"1 {since} name"}
-        assert Job({"metadata": metadata}).intent == (since if believed else 1767225600, "name")
+        assert SlurmJob({"metadata": metadata}).intent == (since if believed else 1767225600, "name")
 
 
 def test_a_width_in_a_file_name_is_slurms() -> None:

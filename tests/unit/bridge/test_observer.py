@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pinnace.bridge.observer import Observer, Watched
+from pinnace.bridge.observer import Observer, WatchedJob
 from pinnace.errors import SlurmUnreachableError
 from pinnace.slurm.endpoint import Endpoint
 from pinnace.slurm.jobs import QueuedJob
@@ -45,7 +45,7 @@ def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[s
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         observer = Observer(Rest(Endpoint.parse(f"127.0.0.1:{server.server_port}"), "alice", "token"), told.put)
-        observer.watch(Watched(key="default/job", tag=TAG, id=1, interval=0.1))
+        observer.watch(WatchedJob(key="default/job", tag=TAG, id=1, interval=0.1))
         assert told.get(timeout=60) == "default/job"
         server.shutdown()
     deadline = time.monotonic() + 60
@@ -73,11 +73,11 @@ def test_what_is_known_of_one_number_is_not_said_of_another() -> None:
     told: queue.Queue[str] = queue.Queue()
     slurm = Queue()
     observer = Observer(cast("Backend", slurm), told.put)
-    observer.watch(Watched(key="job", tag=TAG, id=7, interval=0.1))
+    observer.watch(WatchedJob(key="job", tag=TAG, id=7, interval=0.1))
     slurm.answering.release()
     assert told.get(timeout=60) == "job"
     assert [report.id for report in observer.reports(TAG) or ()] == [7]
-    observer.watch(Watched(key="job", tag=TAG, id=8, interval=0.1))
+    observer.watch(WatchedJob(key="job", tag=TAG, id=8, interval=0.1))
     assert observer.reports(TAG) is None
     slurm.answering.release()  # a question that was asked before may be answered now: it was about the first number
     slurm.answering.release()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinnace.bridge import bridgejob, wlm
-from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurmjob import SlurmJob
 from pinnace.errors import UsageError
 from pinnace.slurm.partitions import Partition
 
@@ -26,8 +26,8 @@ def bridge_job(**spec: Any) -> dict[str, Any]:
             "spec": {**common, "jobproperties": json.dumps(PROPERTIES), **spec}}  # fmt: skip
 
 
-def child(**status: Any) -> Job:
-    return Job({"metadata": {"name": "mine-bridge"}, "spec": {}, "status": status})
+def child(**status: Any) -> SlurmJob:
+    return SlurmJob({"metadata": {"name": "mine-bridge"}, "spec": {}, "status": status})
 
 
 def test_a_bridgejob_is_a_slurmjob() -> None:

@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import pods, staging
-from pinnace.bridge.slurmjob import Job
+from pinnace.bridge.slurmjob import SlurmJob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,6 @@ def test_a_copier_copies_names_with_spaces(tmp_path: Path) -> None:
 
 def test_helpers_are_no_jobs_where_every_pod_is_one() -> None:
     body = {"metadata": {"name": "x", "namespace": "default", "uid": "u"}, "apiVersion": "a/v1", "kind": "SlurmJob"}
-    pod = pods.follower(Job(body), "image", ["/there/x.out"], "/home/alice/mark")
+    pod = pods.follower(SlurmJob(body), "image", ["/there/x.out"], "/home/alice/mark")
     assert pod["metadata"]["annotations"] == {"pinnace.dev/run-as": "node"}
     assert pod["spec"]["tolerations"] == [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]
