@@ -15,6 +15,13 @@
     │   └── RegistryError             a registry cannot be reached, or refuses
     ├── ClusterError                  a cluster cannot be started, found or used
     ├── NodeError                     this host cannot be a node, or cannot go on as one
+    ├── RankError                     ranks of a pod cannot be started, or whoever asks is not known for sure
+    ├── LeaseLostError                another process may be the leader from now on
+    ├── ForbiddenError                the bridge's administrator has not allowed this
+    ├── MissingError                  a ConfigMap or Secret, or a key of it, does not exist (yet)
+    ├── StagingError                  a script, an input or a result of a job does not exist, or is not allowed
+    ├── S3Error                       S3 has refused a request
+    │   └── S3TransientError          S3 does not answer: to be tried again
     ├── UnsafePathError               other users could change what we would rely on
     └── NoSpaceError                  a file system is full, or too small for what was asked
 
@@ -34,15 +41,22 @@ __all__ = [
     "ClusterError",
     "ComponentError",
     "DownloadUnreachableError",
+    "ForbiddenError",
     "ImageError",
+    "LeaseLostError",
+    "MissingError",
     "NoSpaceError",
     "NodeError",
     "PinnaceError",
+    "RankError",
     "RegistryError",
+    "S3Error",
+    "S3TransientError",
     "SlurmError",
     "SlurmNotFoundError",
     "SlurmSubmitLimitError",
     "SlurmUnreachableError",
+    "StagingError",
     "ToolchainError",
     "UnsafePathError",
     "UsageError",
@@ -136,6 +150,34 @@ class ClusterError(PinnaceError):
 
 class NodeError(PinnaceError):
     """This host cannot be a node, or cannot go on as one."""
+
+
+class RankError(PinnaceError):
+    """Ranks of a pod cannot be started, or it cannot be told for sure who asks for them."""
+
+
+class LeaseLostError(PinnaceError):
+    """Another process may be the leader from now on, so this one must not work."""
+
+
+class ForbiddenError(PinnaceError):
+    """The bridge's administrator has not allowed this."""
+
+
+class MissingError(PinnaceError):
+    """A ConfigMap or Secret, or a key of it, does not exist (yet)."""
+
+
+class StagingError(PinnaceError):
+    """A script, an input or a result does not exist, or is not allowed."""
+
+
+class S3Error(PinnaceError):
+    """S3 has refused a request."""
+
+
+class S3TransientError(S3Error):
+    """S3 does not answer; the request may be tried again."""
 
 
 class UnsafePathError(PinnaceError):

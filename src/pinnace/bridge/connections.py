@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.observer import Observer
 from pinnace.bridge.policy import EVERY, Policy
-from pinnace.errors import ApiError, PinnaceError, SlurmError, SlurmUnreachableError
+from pinnace.errors import ApiError, MissingError, SlurmError, SlurmUnreachableError
 from pinnace.slurm import rest
 from pinnace.slurm.commandline import CommandLine
 from pinnace.validation import api_name, printable
@@ -39,11 +39,7 @@ MAX_CONNECTIONS = 16  # of a namespace: each polls all jobs of a site
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 TOKEN = re.compile(r"[!-~]{1,8192}")
 
-__all__ = ["EVERY", "Connection", "Connections", "MissingError", "Policy", "data_of", "own_directory", "secret_data"]
-
-
-class MissingError(PinnaceError):
-    """A ConfigMap or Secret, or a key of it, does not exist (yet)."""
+__all__ = ["EVERY", "Connection", "Connections", "Policy", "data_of", "own_directory", "secret_data"]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from pinnace.errors import PinnaceError
+from pinnace.errors import StagingError
 from pinnace.validation import is_plain, printable
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CHUNK_SIZE = 1 << 20
 # What the kernel shows there of processes and devices is the bridge's, not a job's.
 KERNEL_DIRECTORIES = ("/proc", "/sys", "/dev")
-
-
-class StagingError(PinnaceError):
-    """A script, an input or a result does not exist, or is not allowed."""
 
 
 @dataclass

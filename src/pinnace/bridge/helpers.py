@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from pinnace.bridge import pods
 from pinnace.bridge.connections import own_directory
-from pinnace.bridge.files import StagingError, replace_file
+from pinnace.bridge.files import replace_file
 from pinnace.bridge.slurmjob import seconds_of
-from pinnace.errors import ApiError
+from pinnace.errors import ApiError, StagingError
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:

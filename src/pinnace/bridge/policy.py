@@ -7,7 +7,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
-from pinnace.errors import PinnaceError
+from pinnace.errors import ForbiddenError
 from pinnace.slurm.endpoint import Endpoint
 from pinnace.validation import is_plain, printable
 
@@ -16,10 +16,6 @@ EVERY = "*"
 # mount time: `csi` calls a driver in the bridge's name, `projected` can hold a token of a service account.
 VOLUME_TYPES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "secret"})
 CLAIM_HINT = "A PersistentVolumeClaim can hold any volume."
-
-
-class ForbiddenError(PinnaceError):
-    """The bridge's administrator has not allowed this."""
 
 
 @dataclass(frozen=True, kw_only=True)

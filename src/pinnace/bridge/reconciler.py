@@ -23,12 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pinnace.bridge import files, staging
-from pinnace.bridge.connections import MissingError
-from pinnace.bridge.files import StagingError
 from pinnace.bridge.helpers import HelperPods
 from pinnace.bridge.observer import WatchedJob
 from pinnace.bridge.options import from_fields
-from pinnace.bridge.s3 import S3TransientError
 from pinnace.bridge.slurmjob import (
     ABANDON,
     DEFAULT_OUTPUT,
@@ -44,7 +41,7 @@ from pinnace.bridge.slurmjob import (
     usage,
 )
 from pinnace.bridge.tags import has_tag, tag_in, tag_of_accounted, tagged
-from pinnace.errors import ApiError, PinnaceError, SlurmUnreachableError
+from pinnace.errors import ApiError, MissingError, PinnaceError, S3TransientError, SlurmUnreachableError, StagingError
 from pinnace.kube.client import ignoring, timestamp
 from pinnace.kube.conditions import with_condition
 from pinnace.slurm.allowed_options import SLURMJOB, check_slurmjob

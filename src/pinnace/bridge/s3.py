@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pinnace.deadline import DeadlineSocket
-from pinnace.errors import PinnaceError, UsageError
+from pinnace.errors import S3Error, S3TransientError, UsageError
 from pinnace.validation import printable
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ OBJECT_TIMEOUT = 600.0  # seconds for the transfer of an object
 CHUNK_SIZE = 1 << 20
 URL_LIFETIME = dt.timedelta(days=7)  # of presigned URLs; the longest that S3 allows
 PERMANENT_ERRORS = {"NoSuchBucket", "NoSuchKey", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
-
-
-class S3Error(PinnaceError):
-    """S3 has refused a request."""
-
-
-class S3TransientError(S3Error):
-    """S3 does not answer; the request may be tried again."""
 
 
 class S3:

@@ -15,10 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge import files, wrapping
-from pinnace.bridge.connections import MissingError, data_of, secret_data
-from pinnace.bridge.files import CopyBudget, StagingError, Tree
-from pinnace.bridge.s3 import S3, S3Error, S3TransientError
+from pinnace.bridge.connections import data_of, secret_data
+from pinnace.bridge.files import CopyBudget, Tree
+from pinnace.bridge.s3 import S3
 from pinnace.bridge.slurmjob import MAX_CLOCK_SKEW, seconds_of
+from pinnace.errors import MissingError, S3Error, S3TransientError, StagingError
 from pinnace.validation import VARIABLE, plain, printable, variable_name
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinnace.errors import ApiError, PinnaceError
+from pinnace.errors import ApiError, LeaseLostError, PinnaceError
 from pinnace.kube.client import API_UNREACHABLE
 from pinnace.validation import api_name, printable
 
@@ -35,10 +35,6 @@ RENEW_PERIOD = 4.0  # seconds between renewals
 RETRY_PERIOD = 0.5  # seconds between tries to acquire the Lease
 
 log = logging.getLogger(__name__)
-
-
-class LeaseLostError(PinnaceError):
-    """Another bridge may be the leader from now on, so this one must not work."""
 
 
 class LeaderElection:

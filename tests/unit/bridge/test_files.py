@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.bridge import files, staging
-from pinnace.bridge.files import CopyBudget, StagingError, Tree
+from pinnace.bridge.files import CopyBudget, Tree
+from pinnace.errors import StagingError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from pinnace import validation
-from pinnace.bridge.policy import ForbiddenError, Policy
+from pinnace.bridge.policy import Policy
 from pinnace.cli.bridge import bridge, check_options, for_own_cluster, host_directory
-from pinnace.errors import UsageError
+from pinnace.errors import ForbiddenError, UsageError
 from pinnace.network.addresses import Ranges
 from pinnace.slurm.endpoint import Endpoint
 from pinnace.spec import ClusterSpec, Restriction

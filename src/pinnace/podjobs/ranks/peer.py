@@ -16,14 +16,10 @@ import stat
 import struct
 from dataclasses import dataclass
 
-from pinnace.errors import PinnaceError
+from pinnace.errors import RankError
 
 SO_PEERPIDFD = 77  # from Linux 6.5; see unix(7)
 MAX_ENVIRONMENT_SIZE = 8 << 20  # bytes; the kernel allows a quarter of the stack limit, which gives 2 MiB on most hosts
-
-
-class PeerError(PinnaceError):
-    """The peer or its request cannot be determined reliably."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +37,7 @@ class Peer:
         try:
             (descriptor,) = struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4))
         except ProcessLookupError:
-            raise PeerError("whoever asked has ended") from None
+            raise RankError("whoever asked has ended") from None
         except OSError:  # an older kernel: the PID may have been reused already; only its user is checked
             descriptor = os.pidfd_open(pid)
         return Peer(pid=pid, uid=uid, gid=gid, descriptor=descriptor)
@@ -50,16 +46,16 @@ class Peer:
         os.close(self.descriptor)
 
     def require_alive(self) -> None:
-        """Raise PeerError unless the process is still running: then its PID was not reused in between."""
+        """Raise RankError unless the process is still running: then its PID was not reused in between."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         try:
             with contextlib.suppress(PermissionError):
                 signal.pidfd_send_signal(self.descriptor, 0)
         except ProcessLookupError:
-            raise PeerError("whoever asked has ended") from None
+            raise RankError("whoever asked has ended") from None
         if poll.poll(0):
-            raise PeerError("whoever asked has ended")
+            raise RankError("whoever asked has ended")
 
     def is_described_by(self, status: str) -> bool:
         """Whether the text of a /proc/PID/status has the user and group of this peer."""
@@ -70,10 +66,10 @@ class Peer:
 def read_environment(descriptor: int) -> bytes:
     """Read the descriptor that a peer passed as its /proc/self/environ: a regular file of bounded length."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise PeerError("the environment that was handed over is no file")
+        raise RankError("the environment that was handed over is no file")
     content = b""
     while piece := os.pread(descriptor, 1 << 20, len(content)):
         content += piece
         if len(content) > MAX_ENVIRONMENT_SIZE:
-            raise PeerError("the environment that was handed over has no end")
+            raise RankError("the environment that was handed over has no end")
     return content

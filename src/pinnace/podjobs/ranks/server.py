@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import PinnaceError, UsageError
+from pinnace.errors import PinnaceError, RankError, UsageError
 from pinnace.interpreter import python_argv
 from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
@@ -64,10 +64,6 @@ MPIRUN_VARIABLES = {
 PREFERRED_MPI = ("pmix", "pmi2")  # plugins of srun through which ranks find each other
 
 
-class LaunchError(PinnaceError):
-    """Ranks cannot be started."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The command of a launcher, with its environment and credentials."""
@@ -101,7 +97,7 @@ def read_request(peer: Peer, environment: int, first: int) -> Request:
         identity=credentials_of(status, *maps),
     )
     if not peer.is_described_by(status):
-        raise LaunchError("whoever asked has ended, or is another by now")
+        raise RankError("whoever asked has ended, or is another by now")
     return request
 
 
@@ -148,16 +144,16 @@ class Companions:
             try:
                 answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise LaunchError(f"after {WORLD_TIMEOUT:.0f} s the hosts are not ready for ranks") from None
+                raise RankError(f"after {WORLD_TIMEOUT:.0f} s the hosts are not ready for ranks") from None
             if "error" in answer:
-                raise LaunchError(f"{answer.get('host', 'a host')} is not ready for ranks: {answer['error']}")
+                raise RankError(f"{answer.get('host', 'a host')} is not ready for ranks: {answer['error']}")
             found[answer["host"]] = answer["pid"]
         return found
 
     def end(self, world: str) -> None:
         with self.lock:
             self.answers.pop(world, None)
-            with contextlib.suppress(OSError, LaunchError):
+            with contextlib.suppress(OSError, RankError):
                 self._send({"do": "end", "world": world})
 
     def close(self) -> None:
@@ -186,7 +182,7 @@ class Companions:
                 self.process.stdin.write(json.dumps(command).encode() + b"\n")
                 self.process.stdin.flush()
             except BrokenPipeError:
-                raise LaunchError(self._last_log_line()) from None
+                raise RankError(self._last_log_line()) from None
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -339,7 +335,7 @@ class RankServer:
                         host=mount_table(),
                         scratch=self.node.scratch,
                     )
-        raise LaunchError("whoever asks is in no container of this node")
+        raise RankError("whoever asks is in no container of this node")
 
     def _make(
         self, world: str, container: ContainerSpec, who: ProcessCredentials, *, everywhere: bool
@@ -349,7 +345,7 @@ class RankServer:
             return made
         for volume in container.volumes:
             if volume.kind is containers.VolumeKind.FIRST:
-                raise LaunchError(f"the volume at {volume.target} is of a kind that other hosts cannot have")
+                raise RankError(f"the volume at {volume.target} is of a kind that other hosts cannot have")
         with self.lock:
             if self.there is None:
                 self.there = self._companions_elsewhere()
