@@ -1,4 +1,4 @@
-"""What all tests share: the real components, and one real bed for all tests that are marked ``bed``."""
+"""What all tests share: the real components, one real bed for each pytest-xdist worker, and who runs what when."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,71 @@ from testbed.plan import Plan
 from testbed.state import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from _pytest.fixtures import SubRequest
 
 # Not the default: whoever develops on this machine may have a bed of their own up. Every pytest-xdist worker has one.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest") + WORKER)
+
+TESTS = Path(__file__).parent
+# Files whose tests one worker runs one after another, by the name of their xdist group. Those that use the same cluster
+# are together, so that no more clusters run at once than are asked something. All other files are groups of their own.
+GROUPS = {
+    "bridge": ("e2e/bridge",),
+    "shared 1": ("e2e/test_attacks_network.py", "e2e/test_metrics.py", "e2e/test_sctp.py", "e2e/test_terminal.py",
+                 "e2e/test_extending.py", "e2e/test_api.py"),
+    "shared 2": ("e2e/test_services.py", "e2e/test_storage.py", "e2e/test_images.py", "e2e/test_workloads.py",
+                 "e2e/test_cluster.py", "e2e/test_lifecycle.py", "e2e/test_security.py", "e2e/test_configuration.py"),
+    "testbed": ("testbed",),
+}  # fmt: skip
+OF_ONE_GROUP = ("bridged", "s3", "cluster", "bed_of_its_own")  # fixtures of a session that end with their group
+to_end_with_the_group: list[Callable[[], None]] = []
+# The groups that take longest, which begin first: seconds, measured while four workers shared two processors.
+SECONDS: dict[str, int] = {}
+
+
+def group_of(item: pytest.Item) -> str:
+    """The group that a test is run with: that of its own mark, or of its file or directory, or its file."""
+    mark = item.get_closest_marker("xdist_group")
+    if mark:
+        return str(mark.args[0])
+    path = item.path.relative_to(TESTS)
+    within = {str(path), *map(str, path.parents)}
+    return next((name for name, places in GROUPS.items() if within & set(places)), str(path))
+
+
+def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests of each group next to one another, the longest groups first."""
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(group_of(item), []).append(item)
+    return [item for name in sorted(groups, key=lambda name: -SECONDS.get(name, 0)) for item in groups[name]]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items[:] = in_order(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: SubRequest) -> Generator[None, object, object]:
+    value = yield
+    if fixturedef.argname in OF_ONE_GROUP:
+        to_end_with_the_group.append(partial(fixturedef.finish, request))
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End what only the tests of one group use when they are over: an idle cluster takes time from all others."""
+    yield
+    if nextitem and group_of(item) != group_of(nextitem):
+        while to_end_with_the_group:
+            to_end_with_the_group.pop()()
 
 
 @contextlib.contextmanager
@@ -45,9 +106,15 @@ def real_store() -> Path:
 @pytest.fixture(scope="session")
 def bed() -> Iterator[Bed]:
     """A bed with three compute hosts; n2 and n3 have GPUs. What a killed test run left is removed first."""
+    with bed_at(TEST_STATE) as bed:
+        yield bed
+
+
+@contextlib.contextmanager
+def bed_at(state: Path) -> Iterator[Bed]:
     if os.geteuid() != 0:
         pytest.fail("the bed needs root: run `make test` as root")
-    directories = Directories(state=TEST_STATE)
+    directories = Directories(state=state)
     with one_worker_at_a_time():
         Bed(directories).down()
         bed = Bed.up(Plan(hosts=3, fast=True), directories)

@@ -12,33 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from conftest import one_worker_at_a_time
 from e2e.bridge import s3_server
-from e2e.conftest import PROJECT, Kubectl, User, make_user
-from testbed.software import install
+from e2e.conftest import Kubectl, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from testbed import Bed
 
 CLUSTER = "bridged"
 IMAGE = "localhost/pinnace-test/busybox:1"
 LIMIT = 120.0
 Object = dict[str, Any]
-
-
-@pytest.fixture(scope="session")
-def site(bed: Bed, real_store: Path) -> Bed:
-    with one_worker_at_a_time():
-        install(bed, PROJECT, share=real_store.parent, extras="[s3]")
-    return bed
-
-
-@pytest.fixture(scope="session")
-def alice(site: Bed) -> User:
-    return make_user(site, "alice", "busybox")
 
 
 @dataclass(kw_only=True)
