@@ -49,7 +49,7 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 
 # Every worker has a bed; a test mostly waits, so there are more of them than processors (tests/conftest.py: who runs what).
 WORKERS ?= 4
-ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from pinnace.components.store import user_root
 from testbed import Bed
@@ -19,16 +20,16 @@ from testbed.plan import Plan
 from testbed.state import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from _pytest.fixtures import SubRequest
+    from xdist.remote import Producer  # type: ignore[import-untyped]
 
 # Not the default: whoever develops on this machine may have a bed of their own up. Every pytest-xdist worker has one.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest") + WORKER)
 
-TESTS = Path(__file__).parent
-# Files whose tests one worker runs one after another, by the name of their xdist group. Those that use the same cluster
+# Files whose tests one worker runs one after another, by the name of their group. Those that use the same cluster
 # are together, so that no more clusters run at once than are asked something. All other files are groups of their own.
 GROUPS = {
     "bridge": ("e2e/bridge",),
@@ -44,29 +45,30 @@ to_end_with_the_group: list[Callable[[], None]] = []
 SECONDS: dict[str, int] = {}
 
 
-def group_of(item: pytest.Item) -> str:
-    """The group that a test is run with: that of its own mark, or of its file or directory, or its file."""
-    mark = item.get_closest_marker("xdist_group")
-    if mark:
-        return str(mark.args[0])
-    path = item.path.relative_to(TESTS)
+def group_of(nodeid: str) -> str:
+    """The group that a test is run with: that of its file or directory, or its file."""
+    path = Path(nodeid.partition("::")[0]).relative_to("tests")
     within = {str(path), *map(str, path.parents)}
     return next((name for name, places in GROUPS.items() if within & set(places)), str(path))
 
 
-def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """``--dist loadfile`` with the groups above in place of files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of each group next to one another, the longest groups first."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        groups.setdefault(group_of(item), []).append(item)
-    return [item for name in sorted(groups, key=lambda name: -SECONDS.get(name, 0)) for item in groups[name]]
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-    items[:] = in_order(items)
+        groups.setdefault(group_of(item.nodeid), []).append(item)
+    items[:] = [item for name in sorted(groups, key=lambda name: -SECONDS.get(name, 0)) for item in groups[name]]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,7 +83,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: SubRequ
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """End what only the tests of one group use when they are over: an idle cluster takes time from all others."""
     yield
-    if nextitem and group_of(item) != group_of(nextitem):
+    if nextitem and group_of(item.nodeid) != group_of(nextitem.nodeid):
         while to_end_with_the_group:
             to_end_with_the_group.pop()()
 
