@@ -16,7 +16,7 @@ from testbed.waiting import wait_until
 if TYPE_CHECKING:
     from e2e.conftest import User
 
-pytestmark = [pytest.mark.bed, pytest.mark.alone]
+pytestmark = pytest.mark.bed
 
 SLEEP = """
 apiVersion: batch/v1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ import yaml
 
 from e2e.bridge import s3_server
 from e2e.conftest import Kubectl, User
+from testbed.errors import WaitError
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,13 +54,17 @@ class Cluster:
         return "slurmjobs.pinnace.dev" in self.kubectl("api-resources", "-o", "name", code=None)
 
     def until(self, what: str, ready: Callable[[], Any], limit: float = LIMIT) -> Any:
-        deadline = time.monotonic() + limit
-        while True:
-            found = ready()
-            if found:
-                return found
-            assert time.monotonic() < deadline, f"waited {limit:.0f} s for {what}\n{self.overview()}"
-            time.sleep(0.3)
+        found: list[Any] = []
+
+        def ask() -> bool:
+            found[:] = [ready()]
+            return bool(found[0])
+
+        try:
+            wait_until(what, ask, limit=limit, interval=0.3)
+        except WaitError as error:
+            raise AssertionError(f"{error}\n{self.overview()}") from error
+        return found[0]
 
     def overview(self) -> str:
         return (
