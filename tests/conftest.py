@@ -7,9 +7,8 @@ import fcntl
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
@@ -20,9 +19,8 @@ from testbed.plan import Plan
 from testbed.state import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Iterator
 
-    from _pytest.fixtures import SubRequest
     from xdist.remote import Producer  # type: ignore[import-untyped]
 
 # Not the default: whoever develops on this machine may have a bed of their own up. Every pytest-xdist worker has one.
@@ -40,7 +38,7 @@ GROUPS = {
     "testbed": ("testbed",),
 }  # fmt: skip
 OF_ONE_GROUP = ("bridged", "s3", "cluster", "bed_of_its_own")  # fixtures of a session that end with their group
-to_end_with_the_group: list[Callable[[], None]] = []
+used_by_group: set[pytest.FixtureDef[Any]] = set()
 # The groups that take longest, which begin first: seconds, measured while four workers shared two processors.
 SECONDS = {
     "bridge": 520, "shared 2": 510, "shared 1": 380, "e2e/test_pods.py": 280, "e2e/test_ranks.py": 270,
@@ -78,20 +76,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: SubRequest) -> Generator[None, object, object]:
-    value = yield
-    if fixturedef.argname in OF_ONE_GROUP:
-        to_end_with_the_group.append(partial(fixturedef.finish, request))
-    return value
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Item | None) -> Iterator[None]:
     """End what only the tests of one group use when they are over: an idle cluster takes time from all others."""
     yield
+    for name in OF_ONE_GROUP:
+        used_by_group.update(item._fixtureinfo.name2fixturedefs.get(name, ()))
     if nextitem and group_of(item.nodeid) != group_of(nextitem.nodeid):
-        while to_end_with_the_group:
-            to_end_with_the_group.pop()()
+        while used_by_group:
+            used_by_group.pop().finish(item._request)  # type: ignore[arg-type]  # it only wants to know of which test
 
 
 @contextlib.contextmanager
