@@ -1,34 +1,47 @@
 """The errors that a user can meet.
 
-    PinnaceError              anything that is said to the user in one message, with a hint what to do next
-    ├── UsageError            the request itself is wrong: an unknown name, options that exclude each other
-    ├── ComponentError        an upstream component cannot be had, or is not what it should be
-    │   ├── ChecksumError     the bytes are not the expected ones
-    │   ├── UnreachableError  the place to download from does not answer
-    │   └── ToolchainError    something that a build needs is missing on this machine
-    ├── SlurmError            Slurm refused, or does not answer; in its own words
-    ├── ImageError            an image is damaged, has no name, or is none
-    │   └── RegistryError     a registry cannot be reached, or refuses
-    ├── ClusterError          a cluster cannot be started, found or used
-    ├── UnsafePathError       other users could change what we would rely on
-    └── NoSpaceError          a file system is full, or too small for what was asked
+    PinnaceError                      anything that is said to the user in one message, with a hint what to do next
+    ├── UsageError                    the request itself is wrong: an unknown name, options that exclude each other
+    ├── ComponentError                an upstream component cannot be had, or is not what it should be
+    │   ├── ChecksumError             the bytes are not the expected ones
+    │   ├── DownloadUnreachableError  the place to download from does not answer
+    │   └── ToolchainError            something that a build needs is missing on this machine
+    ├── SlurmError                    Slurm refused, or does not answer; in its own words
+    │   ├── SlurmUnreachableError     Slurm does not answer, or not to us: to be tried again
+    │   ├── SlurmNotFoundError        Slurm does not know the job, or the job has ended
+    │   └── SlurmSubmitLimitError     the user has as many jobs in Slurm as the site allows
+    ├── ApiError                      the Kubernetes API refused a request; in its own words
+    ├── ImageError                    an image is damaged, has no name, or is none
+    │   └── RegistryError             a registry cannot be reached, or refuses
+    ├── ClusterError                  a cluster cannot be started, found or used
+    ├── UnsafePathError               other users could change what we would rely on
+    └── NoSpaceError                  a file system is full, or too small for what was asked
 
 Only ``pinnace.cli`` prints them; everything below raises.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = [
+    "ApiError",
     "ChecksumError",
     "ClusterError",
     "ComponentError",
+    "DownloadUnreachableError",
     "ImageError",
     "NoSpaceError",
     "PinnaceError",
     "RegistryError",
     "SlurmError",
+    "SlurmNotFoundError",
+    "SlurmSubmitLimitError",
+    "SlurmUnreachableError",
     "ToolchainError",
-    "UnreachableError",
     "UnsafePathError",
     "UsageError",
 ]
@@ -59,7 +72,7 @@ class ChecksumError(ComponentError):
     """The bytes are not the expected ones."""
 
 
-class UnreachableError(ComponentError):
+class DownloadUnreachableError(ComponentError):
     """The place to download from does not answer."""
 
 
@@ -68,7 +81,43 @@ class ToolchainError(ComponentError):
 
 
 class SlurmError(PinnaceError):
-    """Slurm refused, or does not answer; in its own words."""
+    """Slurm refused, or does not answer; in its own words.
+
+    If a command said so: which, with what exit code, and all that it printed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        argv: Sequence[str] = (),
+        returncode: int | None = None,
+        stdout: str = "",
+        stderr: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.argv, self.returncode, self.stdout, self.stderr = tuple(argv), returncode, stdout, stderr
+
+
+class SlurmUnreachableError(SlurmError):
+    """Slurm does not answer, or not to us: to be tried again. What was asked for may have been done."""
+
+
+class SlurmNotFoundError(SlurmError):
+    """Slurm does not know the job, or the job has ended."""
+
+
+class SlurmSubmitLimitError(SlurmError):
+    """The user has as many jobs in Slurm as the site allows."""
+
+
+class ApiError(PinnaceError):
+    """The Kubernetes API refused a request: the HTTP status ``code``, and its own words."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
 
 
 class ImageError(PinnaceError):

@@ -23,11 +23,17 @@ def is_plain(text: str) -> bool:
 
 
 def plain(what: str, text: str, *, most: int = 1024) -> str:
-    """The text itself, if it is one printable line that is not too long."""
+    """The text itself, if it is one printable line that is not too long.
+
+    For all that goes into a command line, a job's name or its comment.
+    """
     if len(text) > most:
         raise UsageError(f"{what} is longer than {most} characters")
     if not is_plain(text):
-        raise UsageError(f"{what} has a control character or a line end in it: {printable(repr(text), 80)}")
+        raise UsageError(
+            f"{what} has a character that cannot be printed (a control character or a line end): "
+            f"{printable(repr(text), 80)}"
+        )
     return text
 
 

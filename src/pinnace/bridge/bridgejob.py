@@ -10,8 +10,8 @@ import json
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.options import directives
 from pinnace.errors import UsageError
+from pinnace.slurm.scripts import directives
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def spec_of(body: Object) -> Object:
         options["time"] = limit
     inline = data.get("scriptlocation") == "inline"
     said = directives(data["jobscript"]) if inline else {}
-    if "s3upload" in spec and "--output" not in said:
+    if "s3upload" in spec and "output" not in said:
         options.setdefault("output", f"{name}.out")
     child: Object = {
         "cluster": {"secret": spec["resourcesecret"], "url": spec["resourceURL"]},
@@ -64,8 +64,8 @@ def spec_of(body: Object) -> Object:
         "updateIntervalSeconds": max(1, int(spec.get("updateinterval") or 20)),
     }
     if "s3upload" in spec:
-        output = options.get("output") or said.get("--output", "")
-        child["results"] = results(spec, name, [output, options.get("error") or said.get("--error", "")])
+        output = options.get("output") or said.get("output") or ""
+        child["results"] = results(spec, name, [output, options.get("error") or said.get("error") or ""])
     if spec.get("kill"):
         child["cancel"] = True
     return child

@@ -16,23 +16,22 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.backend import UnreachableError
-from pinnace.bridge.commandline import CommandLine
 from pinnace.bridge.observer import Observer
 from pinnace.bridge.policy import EVERY, Policy
-from pinnace.bridge.rest import Rest
-from pinnace.errors import PinnaceError, SlurmError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, PinnaceError, SlurmError, SlurmUnreachableError
+from pinnace.slurm import rest
+from pinnace.slurm.commandline import CommandLine
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.bridge.backend import Backend
     from pinnace.bridge.slurmjob import Job
     from pinnace.kube.client import Api
+    from pinnace.slurm.backend import Backend
 
 DEFAULT_SECRET = "slurm"  # noqa: S105 - a name
 FRESH = 5.0  # seconds for which a Secret is not read again
@@ -40,7 +39,7 @@ MOST = 16  # connections of a namespace: each asks for all jobs of a site again 
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 TOKEN = re.compile(r"[!-~]{1,8192}")
 
-__all__ = ["EVERY", "Connection", "MissingError", "Policy", "Slurms", "data_of", "secret_data"]
+__all__ = ["EVERY", "Connection", "MissingError", "Policy", "Slurms", "data_of", "own_directory", "secret_data"]
 
 
 class MissingError(PinnaceError):
@@ -72,7 +71,7 @@ class Slurms:
         """The connection for a job. ``known``: it is submitted, and is followed even if its Secret is gone by now."""
         cluster = job.spec.get("cluster")
         if cluster is None and self.policy.may_use_command_line(job.namespace):
-            return self._connect(("",), CommandLine, None)
+            return self._connect(("",), _command_line, None)
         secret = cluster["secret"] if cluster else DEFAULT_SECRET
         url = (cluster or {}).get("url", "")
         key = (job.namespace, secret, url)
@@ -86,7 +85,7 @@ class Slurms:
             if known and connection:
                 return connection
             hint = "" if cluster else f" (the bridge's own command line is not for namespace {job.namespace})"
-            raise UnreachableError(f"no credentials for Slurm: {error.message}{hint}") from error
+            raise SlurmUnreachableError(f"no credentials for Slurm: {error.message}{hint}") from error
         return self._connect(key, lambda: self._rest(job.namespace, url, data), data)
 
     def _connect(self, key: tuple[str, ...], make: Callable[[], Backend], origin: object) -> Connection:
@@ -109,9 +108,9 @@ class Slurms:
             if self._connections[key].observer.idle:
                 del self._connections[key]
         if sum(key[0] == namespace for key in self._connections) >= MOST:
-            raise UnreachableError(f"jobs of namespace {namespace} use {MOST} Secrets at once, which is the most")
+            raise SlurmUnreachableError(f"jobs of namespace {namespace} use {MOST} Secrets at once, which is the most")
 
-    def _rest(self, namespace: str, url: str, data: dict[str, str]) -> Rest:
+    def _rest(self, namespace: str, url: str, data: dict[str, str]) -> rest.Rest:
         """Bridge Operator's Secrets call the token a password, and do not say where it belongs: the job does."""
         address, user, token = url or data.get("url", ""), data.get("username", ""), data.get("token", "")
         token = token or data.get("password", "")
@@ -124,7 +123,8 @@ class Slurms:
             raise SlurmError("the Secret's token belongs to another `url` than the job names")
         # Our own rights only for ourselves: a Secret of somebody else may claim to be ours.
         mine = self.policy.files and self.policy.may_use_command_line(namespace) and user == getpass.getuser()
-        return Rest(endpoint, user, token.strip(), directory=data.get("directory", ""), files=mine)
+        directory = data.get("directory") or (own_directory() if mine else rest.TMP)
+        return rest.Rest(endpoint, user, token.strip(), directory=directory, files=mine)
 
     def all(self) -> list[Connection]:
         with self._lock:
@@ -134,7 +134,16 @@ class Slurms:
         """The command line's connection, for what belongs to no job."""
         if not self.policy.command_line:
             return None
-        return self._connect(("",), CommandLine, None)
+        return self._connect(("",), _command_line, None)
+
+
+def own_directory() -> str:
+    """Where the jobs of the bridge's own user run that do not say where, and what belongs to them is kept."""
+    return str(Path.home() / "slurmjobs")
+
+
+def _command_line() -> CommandLine:
+    return CommandLine(own_directory())
 
 
 def secret_data(api: Api, namespace: str, name: str) -> dict[str, str]:

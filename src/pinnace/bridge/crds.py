@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.options import OPTIONS, Kind
+from pinnace.bridge.options import FIELDS, FieldType
 from pinnace.validation import api_name
 
 if TYPE_CHECKING:
@@ -96,15 +96,15 @@ def s3(**more: Schema) -> Schema:
     return record(fields | more, required=("endpoint", "secret", "bucket", *(("key",) if "key" in more else ())))
 
 
-def option_schema(kind: Kind) -> Schema:
+def option_schema(kind: FieldType) -> Schema:
     match kind:
-        case Kind.FLAG | Kind.SHARING:
+        case FieldType.FLAG:
             return FLAG
-        case Kind.COUNT:
+        case FieldType.COUNT:
             return COUNT
-        case Kind.CHOICE:
+        case FieldType.YES_OR_NO:
             return {"type": "string", "enum": ["yes", "no"]}
-        case Kind.TEXT | Kind.MOMENT:
+        case FieldType.TEXT:
             return TEXT
     return WORD
 
@@ -138,7 +138,7 @@ def slurmjob_spec() -> Schema:
     sources = exactly_one("text", "configMap", "secret", "s3", "from", "volume")
     sinks = exactly_one("directory", "volume", "s3")
     result = {"from": inside, "directory": TEXT, "s3": s3(prefix=TEXT), **volume}
-    typed = {option.field: option_schema(option.kind) for option in OPTIONS}
+    typed = {field.field: option_schema(field.type) for field in FIELDS}
     dependency = {"name": OBJECT, "type": {"type": "string", "enum": ["afterok", "afterany", "afternotok"],
                                          "default": "afterok"}}  # fmt: skip
     fields: dict[str, Schema] = {

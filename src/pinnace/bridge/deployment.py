@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
-from pinnace.kube.lease import EVERYWHERE
+from pinnace.kube.leader_election import CLUSTER_WIDE_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,5 +101,5 @@ def manifest(image: str, namespaces: Sequence[str] = (), arguments: Sequence[str
     if namespaces:
         roles = [found for namespace in namespaces for found in role(namespace, [*granted, LEASES])]
     else:
-        roles = [*role("", granted), *role(EVERYWHERE, [LEASES])]
+        roles = [*role("", granted), *role(CLUSTER_WIDE_NAMESPACE, [LEASES])]
     return [*definitions(), home, account, *roles, deployment(image, [*words, *arguments])]

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.bridge import pods
-from pinnace.bridge.backend import own_directory
+from pinnace.bridge.connections import own_directory
 from pinnace.bridge.files import StagingError, replace_file
 from pinnace.bridge.slurmjob import seconds_of
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.bridge.backend import Backend
     from pinnace.bridge.pods import Identity
     from pinnace.bridge.policy import Policy
     from pinnace.bridge.slurmjob import Job, Object
     from pinnace.kube.client import Api
+    from pinnace.slurm.backend import Backend
 
 COPYING = 600.0  # seconds for a pod that copies
 QUOTA = "exceeded quota"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import threading
 import time
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.bridge import wlm
 from pinnace.errors import PinnaceError
-from pinnace.kube.client import ApiError
+from pinnace.kube.client import API_UNREACHABLE
 from pinnace.validation import api_name
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 20.0  # seconds; a node that is not heard of for 40 counts as lost
 NODES = "/api/v1/nodes"
-MANAGER = "?fieldManager=pinnace-bridge&force=true"
+MANAGER = "pinnace-bridge"
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ def _for_ever(api: Callable[[], Api], slurms: Slurms, begin: threading.Event) ->
         try:
             if connection := slurms.first():
                 update(api(), [wlm.node(found, now=int(time.time())) for found in connection.backend.partitions()])
-        except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
+        except (PinnaceError, *API_UNREACHABLE) as error:
             log.warning("partitions: %s", error)
         except Exception as error:  # noqa: BLE001 - what we do not understand of partitions must not stop the jobs
             log.warning("partitions: %r", error)
@@ -51,12 +50,8 @@ def update(api: Api, nodes: list[Object]) -> None:
         name = node["metadata"]["name"]
         status = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": node["status"]}
         body = {key: value for key, value in node.items() if key != "status"}
-        _apply(api, f"{NODES}/{api_name(name)}", body)
-        _apply(api, f"{NODES}/{api_name(name)}/status", status)
+        api.apply(f"{NODES}/{api_name(name)}", body, manager=MANAGER)
+        api.apply(f"{NODES}/{api_name(name)}/status", status, manager=MANAGER)
     known = api.get(f"{NODES}?labelSelector=type%3Dvirtual-kubelet,{wlm.PREFIX.replace('/', '%2F')}partition")["items"]
     for gone in {node["metadata"]["name"] for node in known} - {node["metadata"]["name"] for node in nodes}:
         api.request("DELETE", f"{NODES}/{api_name(gone)}")
-
-
-def _apply(api: Api, path: str, body: Object) -> None:
-    api.request("PATCH", f"{path}{MANAGER}", body, content_type="application/apply-patch+yaml")

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pinnace.bridge.crds import LONGEST_INTERVAL
+from pinnace.bridge.slurmjob import allocated
+from pinnace.bridge.tags import has_tag, tag_in, tag_of_accounted
 from pinnace.errors import PinnaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from pinnace.bridge.backend import Accounted, Backend, Report
+    from pinnace.slurm.backend import Backend
+    from pinnace.slurm.jobs import AccountedJob, QueuedJob
 
 SOON = 0.2  # seconds after which the first question follows a submission
 LONGEST_PAUSE = 60.0  # seconds between questions to a Slurm that does not answer
@@ -45,9 +48,9 @@ class Observer:
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}  # by tag
         self._seen: dict[str, float] = {}  # when a poll began that came after the job was watched
-        self._reports: dict[str, tuple[Report, ...]] = {}
+        self._reports: dict[str, tuple[QueuedJob, ...]] = {}
         self._ended: dict[str, float] = {}  # since when accounting is asked about a job
-        self._accounted: dict[str, Accounted | None] = {}
+        self._accounted: dict[str, tuple[AccountedJob, ...]] = {}
         self._wake = threading.Event()
         self._running = False
 
@@ -78,12 +81,12 @@ class Observer:
         for known in (self._watched, self._seen, self._reports, self._ended, self._accounted):
             known.pop(tag, None)
 
-    def reports(self, tag: str) -> tuple[Report, ...] | None:
+    def reports(self, tag: str) -> tuple[QueuedJob, ...] | None:
         """What Slurm said last of a job; nothing if it does not know it; None if it was not asked yet."""
         with self._lock:
             return self._reports.get(tag, ()) if tag in self._seen else None
 
-    def accounted(self, tag: str) -> tuple[bool, Accounted | None]:
+    def accounted(self, tag: str) -> tuple[bool, tuple[AccountedJob, ...]]:
         """Whether all was asked that could be, and what accounting says of a job that has ended."""
         with self._lock:
             if tag in self._accounted:
@@ -91,7 +94,7 @@ class Observer:
             if tag not in self._ended:
                 self._ended[tag] = time.monotonic()
                 self._wake.set()
-            return False, None
+            return False, ()
 
     def _poll_on(self) -> None:
         """As long as there is something to ask for. One Slurm that we do not understand must not stop the others."""
@@ -121,11 +124,12 @@ class Observer:
 
     def _poll(self, watched: dict[str, Watched]) -> None:
         begun = time.monotonic()
-        found: dict[str, list[Report]] = {tag: [] for tag in watched}
-        for report in self.backend.jobs():
+        found: dict[str, list[QueuedJob]] = {tag: [] for tag in watched}
+        for report in self.backend.jobs(has_tag):
             # A tag alone proves nothing: whoever sees a comment can write it too.
-            if report.tag in found and report.id == watched[report.tag].id:
-                found[report.tag].append(report)
+            tag = tag_in(report.comment)
+            if tag in found and report.id == watched[tag].id:
+                found[tag].append(report)
         with self._lock:
             known = {tag: self._reports.get(tag) if tag in self._seen else None for tag in watched}
             still = {tag for tag, job in watched.items() if tag in self._watched and self._watched[tag].id == job.id}
@@ -147,10 +151,10 @@ class Observer:
             about, patience = {}, FEWER
             ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
         for job, tag in ended.items():
-            of_job = about.get(job)
-            if of_job and any(report.tag not in {tag, ""} for report in of_job.reports):
-                of_job = None  # the number is that of another's job
-            whole = of_job is not None and is_whole(of_job)
+            of_job = about.get(job, ())
+            if any(tag_of_accounted(record) not in {tag, ""} for record in of_job):
+                of_job = ()  # the number is that of another's job
+            whole = bool(of_job) and is_whole(of_job)
             with self._lock:
                 if not whole and time.monotonic() - self._ended.get(tag, 0.0) < patience:
                     continue
@@ -166,7 +170,7 @@ class Observer:
         self.error = error
 
 
-def is_whole(about: Accounted) -> bool:
+def is_whole(accounted: Sequence[AccountedJob]) -> bool:
     """Whether accounting knows all of a job: of short ones it may hear the end before the start."""
-    begun = any(report.start for report in about.reports)
-    return all(report.end for report in about.reports) and bool(about.tres or not begun)
+    begun = any(job.start for job in accounted)
+    return all(job.end for job in accounted) and bool(allocated(accounted) or not begun)

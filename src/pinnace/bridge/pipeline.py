@@ -16,7 +16,7 @@ from pinnace.bridge.crds import SLURMJOB
 from pinnace.bridge.slurmjob import Job
 from pinnace.errors import SlurmError
 from pinnace.kube.access import Access
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,14 +65,9 @@ class SlurmStep:
     def clean_up(self) -> None:
         """Delete it, and with it what is left of it in Slurm."""
         deadline = time.monotonic() + GONE_LIMIT
-        try:
-            self._api.request("DELETE", self._path())
-            while time.monotonic() < deadline:
-                self._api.get(self._path())
-                time.sleep(POLL)
-        except ApiError as error:
-            if error.code != 404:
-                raise
+        self._api.delete_if_there(self._path())
+        while self._api.get_or_none(self._path()) is not None and time.monotonic() < deadline:
+            time.sleep(POLL)
 
     def __enter__(self) -> Self:
         self.set_up()

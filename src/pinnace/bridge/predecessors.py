@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from pinnace.bridge import bridgejob, wlm
 from pinnace.bridge.crds import BRIDGEJOB, SLURMJOB
 from pinnace.bridge.slurmjob import changed, owner_of
-from pinnace.errors import PinnaceError, UsageError
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError, PinnaceError, UsageError
 from pinnace.validation import api_name, printable
 
 if TYPE_CHECKING:
@@ -98,11 +97,8 @@ class Predecessors:
         """
         namespace, name = body["metadata"]["namespace"], bridgejob.config_map_name(body["metadata"]["name"])
         where, wanted = f"/api/v1/namespaces/{api_name(namespace)}/configmaps", bridgejob.config_data(body, child)
-        try:
-            there = self._api().get(f"{where}/{api_name(name)}")
-        except ApiError as error:
-            if error.code != http.HTTPStatus.NOT_FOUND:
-                raise
+        there = self._api().get_or_none(f"{where}/{api_name(name)}")
+        if there is None:
             metadata = {"name": name, "ownerReferences": [owner_of(body)]}
             about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": wanted}
             self._api().create(where, about)

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pinnace.bridge import files, options, staging
-from pinnace.bridge.backend import Submission, UnreachableError
+from pinnace.bridge import files, staging
 from pinnace.bridge.connections import MissingError
 from pinnace.bridge.files import StagingError
 from pinnace.bridge.helpers import Helpers
 from pinnace.bridge.observer import Watched
+from pinnace.bridge.options import from_fields
 from pinnace.bridge.s3 import S3PassingError
 from pinnace.bridge.slurmjob import (
     ABANDON,
@@ -42,21 +42,27 @@ from pinnace.bridge.slurmjob import (
     output_path,
     seconds_of,
     usage,
-    with_condition,
 )
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import ApiError, timestamp
+from pinnace.bridge.tags import has_tag, tag_in, tag_of_accounted, tagged
+from pinnace.errors import ApiError, PinnaceError, SlurmUnreachableError
+from pinnace.kube.client import ignoring, timestamp
+from pinnace.kube.conditions import with_condition
+from pinnace.slurm.allowed_options import SLURMJOB, check_slurmjob
+from pinnace.slurm.backend import JobDescription
+from pinnace.slurm.options import parse
+from pinnace.slurm.scripts import directives
 from pinnace.slurm.states import JobState, Phase
 from pinnace.validation import plain, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pinnace.bridge.backend import Backend, Report
     from pinnace.bridge.connections import Connection, Slurms
     from pinnace.bridge.pods import Identity
     from pinnace.bridge.slurmjob import Object
     from pinnace.kube.client import Api
+    from pinnace.slurm.backend import Backend
+    from pinnace.slurm.jobs import JobRecord, QueuedJob
 
 SOON = 1.0  # seconds until something is looked at again for which no event comes
 LATER = 15.0
@@ -128,7 +134,7 @@ class Reconciler:
                 self._follow(job, job.id)
         except Waiting as wait:
             return wait.seconds
-        except UnreachableError as error:
+        except SlurmUnreachableError as error:
             self._condition(job, "Reachable", "False", "Unreachable", error.message)
             raise
         return None
@@ -150,16 +156,18 @@ class Reconciler:
         try:
             connection = self._slurms.of(job)
             submission = self._submission(job, connection.backend)
-            if waiting := self._stage(job, connection.backend, submission.options["--chdir"]):
+            if waiting := self._stage(job, connection.backend, str(submission.options["chdir"])):
                 self._patch(job, {"state": "STAGING", "message": waiting})
                 raise Waiting(SOON)
-            job = self._announce(job, submission.options["--job-name"])
+            job = self._announce(job, str(submission.options["job-name"]))
             number = connection.backend.submit(depending(submission, native))
         except MissingError as error:
             self._patch(job, {"state": "WAITING", "reason": "Missing", "message": error.message})
             raise Waiting(SOON) from error
-        except (UnreachableError, S3PassingError) as error:
-            raise UnreachableError(error.message) from error
+        except (SlurmUnreachableError, S3PassingError) as error:
+            raise SlurmUnreachableError(error.message) from error
+        except ApiError:
+            raise  # tried again: it says nothing of the job
         except PinnaceError as error:
             self._finish(job, succeeded=False, reason="Rejected", message=error.message, state=FAILED)
             return
@@ -193,6 +201,8 @@ class Reconciler:
         log.info("%s: found again as job %d", job.key, number)
         try:
             submission = self._submission(job, connection.backend)
+        except ApiError:
+            raise
         except PinnaceError:  # its script or its variables have gone meanwhile: it runs all the same
             self._patch(job, {"attempt": job.attempt, "jobID": number, "state": str(JobState.PENDING)})
         else:
@@ -205,16 +215,17 @@ class Reconciler:
         since, name = intent
         for report in Reconciler._proven(job, backend):
             return report.id
-        number = backend.recall(job.tag, name, since)
+        number = backend.recall(lambda found: tag_of_accounted(found) == job.tag, name=name, since=since)
         age = time.time() - since
         if number is None and age < SETTLED:
             raise Waiting(max(SOON, -age))  # the dead one's sbatch may still be on its way
         return number
 
     @staticmethod
-    def _proven(job: Job, backend: Backend) -> list[Report]:
+    def _proven(job: Job, backend: Backend) -> list[QueuedJob]:
         """What Slurm has of our user's under the tag of this object."""
-        return [report for report in backend.jobs() if report.tag == job.tag and report.user == backend.user]
+        found = backend.jobs(has_tag)
+        return [report for report in found if tag_in(report.comment) == job.tag and report.user == backend.user]
 
     def _dependencies(self, job: Job) -> list[str]:
         """What Slurm itself is to wait for. What it cannot know, such as results, is waited for here."""
@@ -238,24 +249,26 @@ class Reconciler:
         simple = not other.spec.get("results") and not other.spec.get("retries")
         return simple and other.id is not None and other.spec.get("cluster") == job.spec.get("cluster")
 
-    def _submission(self, job: Job, backend: Backend) -> Submission:
+    def _submission(self, job: Job, backend: Backend) -> JobDescription:
         """Everything that goes to Slurm. The script's own directives are the least, flags the last word."""
         script = staging.script_of(self.api, job, self._policy, visible=backend.files)
-        given = options.directives(script) | options.from_fields(job.spec.get("options", {}))
-        given = options.checked(given | options.parse(job.spec.get("flags", ())), self._policy.options)
-        for name in ("--chdir", "--output", "--error", "--input"):
-            plain(name, given.get(name, ""), most=LONGEST_PATH)
-        directory = given.get("--chdir") or default_directory(job, backend)
-        given["--chdir"] = str(files.named(directory)) if backend.files else directory
-        plain("the working directory", given["--chdir"], most=LONGEST_PATH)
-        given.setdefault("--job-name", job.name)
-        given.setdefault("--output", DEFAULT_OUTPUT["--array" in given])
+        given = directives(script) | from_fields(job.spec.get("options", {}))
+        given = check_slurmjob(given | parse(job.spec.get("flags", ()), SLURMJOB), self._policy.options)
+        for name in ("chdir", "output", "error", "input"):
+            plain(f"--{name}", given.get(name) or "", most=LONGEST_PATH)
+        directory = given.get("chdir") or default_directory(job, backend)
+        directory = str(files.named(directory)) if backend.files else directory
+        given["chdir"] = plain("the working directory", directory, most=LONGEST_PATH)
+        given.setdefault("job-name", job.name)
+        given.setdefault("output", DEFAULT_OUTPUT["array" in given])
         environment = staging.environment_of(self.api, job)
         arguments = tuple(job.spec.get("arguments", ()))
         if not backend.files:
             script = staging.carrying(self.api, job, self._policy, script)
         staging.check_size(script, environment, arguments)
-        return Submission(tag=job.tag, script=script, arguments=arguments, options=given, environment=environment)
+        return JobDescription(
+            script=script, arguments=arguments, options=tagged(given, job.tag), environment=environment
+        )
 
     def _stage(self, job: Job, backend: Backend, directory: str) -> str:
         """Make the job's directory as the job wants it. What that waits for."""
@@ -277,16 +290,14 @@ class Reconciler:
         staging.stage(self.api, job, self._policy, Path(directory))
         return ""
 
-    def _submitted(self, job: Job, connection: Connection, submission: Submission, number: int) -> None:
+    def _submitted(self, job: Job, connection: Connection, submission: JobDescription, number: int) -> None:
         given, backend = submission.options, connection.backend
-        array = "--array" in given
+        directory, name = str(given["chdir"]), str(given["job-name"])
         output, error = (
-            output_path(
-                given[name], given["--chdir"], job=number, name=given["--job-name"], user=backend.user, glob=array
-            )
-            if name in given
+            output_path(pattern, directory, job=number, name=name, user=backend.user, glob="array" in given)
+            if pattern
             else None
-            for name in ("--output", "--error")
+            for pattern in (given.get("output"), given.get("error"))
         )
         conditions = with_condition(job.conditions, "Submitted", "True", "Submitted", f"job {number}")
         if unseen := self._helpers.why_no_logs(job, backend):
@@ -298,7 +309,7 @@ class Reconciler:
             "reason": None,
             "message": None,
             "user": backend.user,
-            "workingDirectory": given["--chdir"],
+            "workingDirectory": directory,
             "stdout": output and output[:SHOWN_PATH],
             "stderr": error and error[:SHOWN_PATH],
             "conditions": conditions,
@@ -319,7 +330,7 @@ class Reconciler:
         self._watch(job, connection, number)
         reports = observer.reports(job.tag)
         if observer.error:
-            raise UnreachableError(observer.error)
+            raise SlurmUnreachableError(observer.error)
         if job.condition("Reachable") == "False":
             job = self._condition(job, "Reachable", "True", "Reachable")
         if reports is None:
@@ -332,7 +343,7 @@ class Reconciler:
         if "startTime" in job.status and (refusal := self._helpers.follow(job, connection.backend)):
             self._condition(job, "Logs", "False", "Refused", refusal)
 
-    def _wishes(self, job: Job, backend: Backend, reports: Sequence[Report]) -> None:
+    def _wishes(self, job: Job, backend: Backend, reports: Sequence[JobRecord]) -> None:
         """Bring about what the spec wants of a job that is under way: the one that Slurm has reported."""
         number = reports[0].id
         if job.spec.get("cancel"):
@@ -347,7 +358,7 @@ class Reconciler:
             backend.hold(number, held=wanted)
         self._patch(job, {"held": wanted})
 
-    def _ended(self, job: Job, connection: Connection, reports: Sequence[Report]) -> None:
+    def _ended(self, job: Job, connection: Connection, reports: Sequence[JobRecord]) -> None:
         """A job has ended, or Slurm knows it no longer; accounting has the last word, if there is any."""
         asked, about = connection.observer.accounted(job.tag)
         if not asked:
@@ -355,7 +366,7 @@ class Reconciler:
                 self._patch(job, observed(reports))
             raise Waiting(LATER)  # the observer tells
         # slurmctld knows best how a job has ended, until it forgets tasks of a long array.
-        final = about.reports if about and len(about.reports) > len(reports) else reports
+        final = about if len(about) > len(reports) else reports
         if not final:
             self._finish(job, succeeded=False, reason="Lost", message="Slurm knows nothing of this job any more")
             return
@@ -393,6 +404,8 @@ class Reconciler:
         except (S3PassingError, MissingError) as error:
             self._condition(job, "Collected", "False", "Retrying", error.message)
             raise Waiting(LATER) from error
+        except ApiError:
+            raise
         except PinnaceError as error:
             failure = error.message
         reason = "Failed" if failure else "Collected"
@@ -426,7 +439,8 @@ class Reconciler:
         abandoned = job.metadata.get("annotations", {}).get(ABANDON) == "true"
         if not abandoned and not job.finished and (job.intent or job.id is not None):  # a note can be taken off
             self._cancel(job)
-        self._tolerating_gone(lambda: self._without_finalizer(job))
+        with ignoring(http.HTTPStatus.NOT_FOUND):
+            self._without_finalizer(job)
 
     def _without_finalizer(self, job: Job) -> Job:
         """What Slurm has no more part in may go at any time, with us or without."""
@@ -450,7 +464,7 @@ class Reconciler:
         self._watch(job, connection, number)
         reports = connection.observer.reports(job.tag)
         if connection.observer.error:
-            raise UnreachableError(connection.observer.error)
+            raise SlurmUnreachableError(connection.observer.error)
         if reports is None:
             raise Waiting(LATER)  # the observer tells
         # Without a report of that number it is not ours to cancel; the object's own job may have another one.
@@ -491,31 +505,22 @@ class Reconciler:
         return Job(body)
 
     def _delete(self, job: Job) -> None:
-        body = {"preconditions": {"uid": job.uid}}
-        self._tolerating_gone(lambda: self.api.request("DELETE", job.path(), body))
-
-    @staticmethod
-    def _tolerating_gone(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except ApiError as error:
-            if error.code != http.HTTPStatus.NOT_FOUND:
-                raise
+        self.api.delete_if_there(job.path(), {"preconditions": {"uid": job.uid}})
 
 
 def default_directory(job: Job, backend: Backend) -> str:
     """One for each job where we can make it."""
-    base = backend.directory()
+    base = backend.directory
     return str(Path(base) / job.namespace / f"{job.name}-{job.uid[:8]}") if backend.files else base
 
 
-def depending(submission: Submission, native: Sequence[str]) -> Submission:
+def depending(submission: JobDescription, native: Sequence[str]) -> JobDescription:
     """With what Slurm is to wait for. A job whose condition cannot come true any more ends, instead of waiting."""
     if not native:
         return submission
-    mine = submission.options.get("--dependency")
+    mine = submission.options.get("dependency")
     together = ",".join([*([mine] if mine else []), *native])
-    return replace(submission, options=submission.options | {"--dependency": together, "--kill-on-invalid-dep": "yes"})
+    return replace(submission, options=submission.options | {"dependency": together, "kill-on-invalid-dep": "yes"})
 
 
 def camel(text: str) -> str:

@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pinnace.bridge.deadline import DeadlineSocket
+from pinnace.deadline import DeadlineSocket
 from pinnace.errors import PinnaceError, UsageError
 from pinnace.validation import printable
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import minio
     import urllib3
 
-    from pinnace.bridge.policy import Endpoint
+    from pinnace.slurm.endpoint import Endpoint
 
 LIMIT = 30.0  # seconds without a byte
 LONGEST = 600.0  # seconds for an object

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pinnace.bridge.backend import tag
 from pinnace.bridge.crds import SLURMJOB
-from pinnace.kube.client import timestamp
+from pinnace.bridge.tags import tag
 from pinnace.slurm.states import JobState, Phase
 from pinnace.validation import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinnace.bridge.backend import Accounted, Report
+    from pinnace.slurm.jobs import AccountedJob, JobRecord
 
 Object = dict[str, Any]
 
@@ -141,52 +140,30 @@ def seconds_of(text: str) -> float:
     return dt.datetime.fromisoformat(text).timestamp()
 
 
-def with_condition(
-    conditions: Sequence[Object], kind: str, status: str, reason: str, message: str = ""
-) -> list[Object]:
-    """Conditions with one of them changed; its time only if its status has changed."""
-    known = [dict(condition) for condition in conditions]
-    new = {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": printable(message),
-        "lastTransitionTime": timestamp(),
-    }
-    for condition in known:
-        if condition["type"] == kind:
-            if condition["status"] == status:
-                new["lastTransitionTime"] = condition["lastTransitionTime"]
-            condition.update(new)
-            return known
-    return [*known, new]
-
-
-def overall(reports: Sequence[Report]) -> JobState:
+def overall(reports: Sequence[JobRecord]) -> JobState:
     """The state of a job, or of an array as a whole."""
     states = [report.state for report in reports]
-    for phase in (Phase.RUNNING, Phase.WAITING):
-        alive = [state for state in states if state.phase is phase]
-        if alive:
-            return alive[0]
-    if JobState.COMPLETING in states:
-        return JobState.COMPLETING
+    for phase in (Phase.RUNNING, Phase.WAITING, Phase.COMPLETING):
+        for state in states:
+            if state.phase is phase:
+                return state
     return next((state for state in ORDER if state in states), states[0])
 
 
-def is_over(reports: Sequence[Report]) -> bool:
-    return all(report.state.phase is Phase.ENDED and report.state is not JobState.COMPLETING for report in reports)
+def is_over(reports: Sequence[JobRecord]) -> bool:
+    return all(report.state.has_ended for report in reports)
 
 
-def exit_of(reports: Sequence[Report]) -> tuple[int, int]:
+def exit_of(reports: Sequence[JobRecord]) -> tuple[int, int]:
     """Exit code and signal: of several tasks, those of the one that tells most."""
-    worst = max((report.status for report in reports if report.state.phase is Phase.ENDED), default=0)
+    worst = max((report.status for report in reports if report.state.has_ended), default=0)
     return worst >> 8, worst & 0x7F
 
 
-def observed(reports: Sequence[Report]) -> Object:
+def observed(reports: Sequence[JobRecord]) -> Object:
     """The part of the status that follows from what Slurm says. None is for what is to be removed."""
     state, over = overall(reports), is_over(reports)
+    reason = next((report.reason for report in reports if report.state is state), "")
     first = reports[0]
     begun = [report.start for report in reports if report.state.phase is not Phase.WAITING and report.start]
     expected = [report.start for report in reports if report.state.phase is Phase.WAITING and report.start]
@@ -197,7 +174,7 @@ def observed(reports: Sequence[Report]) -> Object:
         tasks = {name: counts[name] for name in ("pending", "running", "succeeded", "failed")}
     return {
         "state": str(state),
-        "reason": printable(next((report.reason for report in reports if report.state is state), ""), 200) or None,
+        "reason": None if reason == "None" else printable(reason, 200) or None,
         "nodes": printable(",".join(dict.fromkeys(report.nodes for report in reports if report.nodes)), 2000) or None,
         "nodeCount": max(report.node_count for report in reports) or None,
         "submitTime": stamp(first.submitted),
@@ -211,19 +188,25 @@ def observed(reports: Sequence[Report]) -> Object:
     }
 
 
-def _task_state(report: Report) -> str:
-    if report.state.phase is Phase.ENDED:
+def _task_state(report: JobRecord) -> str:
+    if report.state.has_ended:
         return "succeeded" if report.state is JobState.COMPLETED else "failed"
-    return "running" if report.state.phase is Phase.RUNNING else "pending"
+    return "pending" if report.state.phase is Phase.WAITING else "running"
 
 
-def usage(about: Accounted) -> Object:
+def usage(accounted: Sequence[AccountedJob]) -> Object:
+    """What a job took, tasks of an array taken together."""
     return {
-        "elapsedSeconds": about.elapsed,
-        "cpuSeconds": about.cpu,
-        "maxRSSBytes": about.memory,
-        "tres": printable(about.tres),
+        "elapsedSeconds": sum(job.elapsed for job in accounted),
+        "cpuSeconds": round(sum(job.cpu for job in accounted), 3),
+        "maxRSSBytes": max(job.memory for job in accounted),
+        "tres": printable(allocated(accounted)),
     }
+
+
+def allocated(accounted: Sequence[AccountedJob]) -> str:
+    """The trackable resources of a job, or of each task of an array."""
+    return next((job.tres for job in accounted if job.tres), "")
 
 
 def changed(status: Object, patch: Object) -> Object:

@@ -12,8 +12,8 @@ from pinnace.bridge.slurmjob import stamp
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pinnace.bridge.backend import Partition
     from pinnace.bridge.slurmjob import Job, Object
+    from pinnace.slurm.partitions import Partition
 
 PREFIX = "wlm.sylabs.io/"
 OF_A_PARTITION = {"nodes", "wall-time", "mem-per-node", "cpu-per-node"}  # chosen by Slurm from what the job asks for

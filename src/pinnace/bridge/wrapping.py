@@ -1,5 +1,5 @@
-"""Scripts inside a script of ours: with arguments, and with what brings their inputs and takes their results where the
-bridge does not see their files. Pure functions.
+"""Scripts inside a script of ours, with what brings their inputs and takes their results where the bridge does not see
+their files. Pure functions.
 
 S3 is reached with curl and addresses that are signed for one object each, so no credentials go to the job. They are not
 on command lines, where others could read them.
@@ -7,14 +7,14 @@ on command lines, where others could read them.
 
 from __future__ import annotations
 
-import base64
 import shlex
 from typing import TYPE_CHECKING
 
-from pinnace.validation import variable_name
+from pinnace.slurm import scripts
+from pinnace.slurm.scripts import document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 # Jobs of slurmrestd have no HOME. A file appears whole: tasks of an array may bring the same one at the same time.
 FUNCTIONS = r"""
@@ -27,47 +27,11 @@ bring() { mkdir -p "$(dirname "$1")" && cp -R "$2" "$1"; }
 store() { ask "$2" --upload-file "$1"; }
 keep() (IFS=; for file in $1; do mkdir -p "$2/$(dirname "$file")" && cp -R "$file" "$2/$file"; done)
 """
-# The script hears Slurm's signals, and what follows it is done all the same. A wait that a signal ends is begun anew.
-RUN = r"""
-exec 3<&0
-(
-set -- "$script" {arguments} "$@"
-{exports}exec "$@" <&3 3<&-
-) & child=$!
-for name in TERM INT HUP USR1 USR2; do trap "kill -$name $child" "$name"; done
-while :; do wait "$child"; code=$?; kill -0 "$child" 2>/dev/null || break; done
-"""
 
 
-def wrapped(
-    script: str,
-    arguments: Sequence[str] = (),
-    *,
-    environment: Mapping[str, str] | None = None,
-    before: Sequence[str] = (),
-    after: Sequence[str] = (),
-) -> str:
-    """A script that runs another and ends like it, with commands before and after. The variables are for that alone."""
-    exports = [f"export {variable_name(name)}={shlex.quote(value)}\n" for name, value in (environment or {}).items()]
-    head, _, tail = RUN.partition("{exports}")
-    run = "".join([head.replace("{arguments}", shlex.join(arguments)), *exports, tail])
-    lines = [
-        "#!/bin/sh",
-        *([FUNCTIONS] if before or after else []),
-        *before,
-        "script=$(mktemp) || exit 1\ntrap 'rm -f \"$script\"' EXIT",
-        f'base64 -d >"$script" {document(script.encode())}',
-        'chmod 700 "$script"',
-        run,
-        *after,
-        'exit "$code"',
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def document(data: bytes) -> str:
-    return f"<<'END'\n{base64.encodebytes(data).decode()}END"
+def wrapped(script: str, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> str:
+    """A script that runs another and ends like it, with commands before and after that use the functions."""
+    return scripts.wrapped(script, before=[FUNCTIONS, *before], after=after)
 
 
 def put(to: str, data: bytes) -> str:

@@ -18,13 +18,14 @@ from pinnace.bridge.controller import Controller
 from pinnace.bridge.crds import KINDS, SLURMJOB, definitions
 from pinnace.bridge.nodes import show_partitions
 from pinnace.bridge.pods import Identity
-from pinnace.bridge.policy import EVERY, Endpoint, Policy
+from pinnace.bridge.policy import EVERY, Policy
 from pinnace.bridge.reconciler import Settings
 from pinnace.cli.naming import pick
 from pinnace.cluster.kubeconfig import user_kubeconfig
 from pinnace.errors import UsageError
 from pinnace.kube.access import Access
 from pinnace.kube.watch import end_with_thread
+from pinnace.slurm.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from pinnace.spec import ClusterSpec
@@ -119,7 +120,7 @@ def bridge(
         slurmrestd=tuple(Endpoint.parse(url) for url in (*slurmrestd, *(f"unix:{path}" for path in sockets))),
         s3=tuple(Endpoint.parse(url, default="https") for url in s3),
         host_paths=tuple(host_directory(path) for path in host_paths),
-        options=frozenset(sbatch_options),
+        options=frozenset(option.removeprefix("--") for option in sbatch_options),
         files=files,
         jobs=jobs,
     )

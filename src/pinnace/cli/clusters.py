@@ -22,7 +22,7 @@ from pinnace.cli.naming import complete_names, name_argument, pick, which_option
 from pinnace.cli.output import Steps
 from pinnace.cli.provisioning import provisioning, provisioning_options
 from pinnace.cli.restricting import restricting_options
-from pinnace.cli.slurm_options import given_options, node_count, slurm_options
+from pinnace.cli.slurm_options import given_argv, node_count, slurm_options
 from pinnace.cluster import ksi, service_accounts
 from pinnace.cluster.cluster import Cluster, Place
 from pinnace.cluster.collecting import Collector
@@ -153,7 +153,7 @@ def up(
     cluster = Cluster(
         name or DEFAULT,
         nodes=node_count(context),
-        options=given_options(context),
+        options=given_argv(context),
         place=Place.LOCAL if local else Place.BATCH,
         images=images,
         publish=publish,
@@ -279,7 +279,7 @@ def run(
     cluster = Cluster(
         name,
         nodes=node_count(context),
-        options=given_options(context),
+        options=given_argv(context),
         place=Place.LOCAL if local else None,
         images=images,
         publish=publish,
@@ -353,7 +353,7 @@ def run_workload(
     cluster = Cluster(
         name,
         nodes=node_count(context),
-        options=given_options(context),
+        options=given_argv(context),
         images=images,
         binds={"/app": str(Path.cwd())},
         publish=[port],

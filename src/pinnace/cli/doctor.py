@@ -8,7 +8,7 @@ import click
 
 from pinnace.cli.durations import Duration
 from pinnace.cli.output import OutputFormat, output_option, painted, show
-from pinnace.cli.slurm_options import given_options, slurm_options
+from pinnace.cli.slurm_options import given_argv, slurm_options
 from pinnace.cluster.doctor import examine
 from pinnace.node.checks import State
 
@@ -33,7 +33,7 @@ def doctor(context: click.Context, *, on_node: bool, wait_limit: float, output: 
 
     ✓ is well, ! works with a restriction, ✗ has to be mended; the exit code is 1 if there is any of the last.
     """
-    options = given_options(context)
+    options = given_argv(context)
     rows = []
     host = ""
     for finding in examine(options, on_nodes=on_node or bool(options), limit=wait_limit):

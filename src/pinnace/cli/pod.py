@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import sys
 import time
@@ -15,10 +14,11 @@ import click
 from pinnace.cli.naming import pick
 from pinnace.cluster.joining import joined
 from pinnace.cluster.slurm_pod import Wish, manifest, wish
-from pinnace.cluster.workload import Workload, exit_code
-from pinnace.errors import ClusterError, UsageError
+from pinnace.cluster.workload import Workload
+from pinnace.errors import ApiError, ClusterError, UsageError
+from pinnace.kube import pods
 from pinnace.kube.access import Access
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api
 from pinnace.slurm import host_name
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def _follow(api: Api, wanted: Wish) -> int:
                     said += 1
             found = api.get(path)
             missed = 0.0
-        except (OSError, http.client.HTTPException) as error:
+        except API_UNREACHABLE as error:
             missed = missed or time.monotonic()
             if time.monotonic() - missed > LOST_LIMIT:
                 raise ClusterError(f"the cluster does not answer any more: {error}") from error
         else:
-            if found["status"].get("phase") in {"Succeeded", "Failed"}:
-                return exit_code([found])
+            if pods.is_terminal(found):
+                return pods.last_exit_code([found])
         time.sleep(POLL)
 
 
@@ -100,7 +100,7 @@ def _created(api: Api, wanted: Wish, node: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             begun = api.get(f"{path}/{wanted.name}")["status"].get("phase") != "Pending"
             api.request("DELETE", f"{path}/{wanted.name}", None if begun else {"gracePeriodSeconds": 0})
             deadline = time.monotonic() + END_LIMIT

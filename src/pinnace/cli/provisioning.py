@@ -10,12 +10,11 @@ from pinnace.cli.slurm_options import given_options
 from pinnace.cluster.directory import home
 from pinnace.errors import UsageError
 from pinnace.podjobs.settings import Settings
+from pinnace.slurm.allowed_options import OF_PODS_TOO
+from pinnace.slurm.options import argv
 from pinnace.spec import Provisioning
 
 Command = TypeVar("Command")
-
-# Of the options that the user gives for the cluster, those that say where, and for whom, its jobs run.
-INHERITED = ("--partition", "--account", "--qos", "--constraint", "--reservation", "--exclude", "--time")
 
 
 class Bounds(click.ParamType[tuple[int, int]]):
@@ -53,7 +52,7 @@ def provisioning(context: click.Context, *, pods_as_jobs: bool, elastic: tuple[i
         return None
     if context.params.get("local"):
         raise UsageError("--local has no Slurm to run pods in", hint="Leave out --pods-as-jobs and --elastic.")
-    options = [option for option in given_options(context) if option.split("=")[0] in INHERITED]
+    options = argv({name: value for name, value in given_options(context).items() if name in OF_PODS_TOO})
     settings = Settings.load(home() / "pods.toml")
     return Provisioning(
         pods_as_jobs=pods_as_jobs, elastic=elastic or (0, 0), options=tuple(options), settings=settings.to_json()

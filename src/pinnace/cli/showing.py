@@ -14,7 +14,7 @@ from pinnace.cluster.directory import all_clusters
 from pinnace.spec import NodeState
 
 if TYPE_CHECKING:
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
 
 
 @click.command(name="list")
@@ -40,7 +40,7 @@ def about(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _of(job: Job | None, field: str) -> str:
+def _of(job: QueuedJob | None, field: str) -> str:
     return str(getattr(job, field) if job else "") or "-"
 
 

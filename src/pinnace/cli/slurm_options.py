@@ -6,52 +6,62 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from pinnace.slurm.options import SBATCH, Argument, SbatchOptions, argv
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Command = TypeVar("Command", bound="Callable[..., object]")
 
-# name, short form, what it takes, what for: as sbatch's man page has them
-OPTIONS = (
-    ("--nodes", "-N", "COUNT", "Number of nodes of the cluster."),
-    ("--time", "-t", "TIME", "Time limit."),
-    ("--partition", "-p", "NAME", "Partition."),
-    ("--account", "-A", "NAME", "Account to charge."),
-    ("--qos", "-q", "NAME", "Quality of service."),
-    ("--constraint", "-C", "LIST", "Features that nodes must have."),
-    ("--cpus-per-task", "-c", "COUNT", "CPUs on each node."),
-    ("--nodelist", "-w", "LIST", "These nodes."),
-    ("--exclude", "-x", "LIST", "Not these nodes."),
-    ("--mem", None, "SIZE", "Memory on each node."),
-    ("--gres", None, "LIST", "Generic resources on each node."),
-    ("--reservation", None, "NAME", "Reservation."),
-)
+# What each takes, and what for: as sbatch's man page has it.
+OPTIONS = {
+    "exclusive": ("", "Whole nodes."),
+    "nodes": ("COUNT", "Number of nodes of the cluster."),
+    "time": ("TIME", "Time limit."),
+    "partition": ("NAME", "Partition."),
+    "account": ("NAME", "Account to charge."),
+    "qos": ("NAME", "Quality of service."),
+    "constraint": ("LIST", "Features that nodes must have."),
+    "cpus-per-task": ("COUNT", "CPUs on each node."),
+    "nodelist": ("LIST", "These nodes."),
+    "exclude": ("LIST", "Not these nodes."),
+    "mem": ("SIZE", "Memory on each node."),
+    "gres": ("LIST", "Generic resources on each node."),
+    "reservation": ("NAME", "Reservation."),
+}
 
 
 def slurm_options(command: Command) -> Command:
-    """Add the options. The command gets what was given as ``slurm``, a list for sbatch or srun."""
-    for name, short, takes, text in reversed(OPTIONS):
-        names = [short, name] if short else [name]
-        command = click.option(*names, metavar=takes, help=text, expose_value=False, callback=_collect)(command)
-    flag = click.option("--exclusive", is_flag=True, help="Whole nodes.", expose_value=False, callback=_collect)
-    return flag(command)
+    """Add the options. The command gets what was given from ``given_options``."""
+    for name, (takes, text) in reversed(OPTIONS.items()):
+        letter = SBATCH[name].short
+        names = [f"-{letter}", f"--{name}"] if letter else [f"--{name}"]
+        flag = SBATCH[name].argument is not Argument.REQUIRED
+        command = click.option(
+            *names, is_flag=flag, metavar=takes or None, help=text, expose_value=False, callback=_collect
+        )(command)
+    return command
 
 
 def _collect(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    given = context.meta.setdefault(__name__, {})
+    given: SbatchOptions = context.meta.setdefault(__name__, {})
     if value not in {None, False}:
-        given[f"--{(parameter.name or '').replace('_', '-')}"] = value
+        given[(parameter.name or "").replace("_", "-")] = None if value is True else str(value)
 
 
-def given_options(context: click.Context) -> list[str]:
-    """The options that were given, as sbatch takes them."""
-    given: dict[str, object] = context.meta.get(__name__, {})
-    return [name if value is True else f"{name}={value}" for name, value in given.items()]
+def given_options(context: click.Context) -> SbatchOptions:
+    """The options that were given."""
+    return dict(context.meta.get(__name__, {}))
+
+
+def given_argv(context: click.Context) -> list[str]:
+    """The options that were given, as sbatch and srun take them."""
+    return argv(given_options(context))
 
 
 def node_count(context: click.Context) -> int:
     """How many nodes were asked for; sbatch also takes a range, of which the least counts."""
-    nodes = str(context.meta.get(__name__, {}).get("--nodes", "1"))
+    nodes = given_options(context).get("nodes") or "1"
     try:
         return int(nodes.split("-", maxsplit=1)[0])
     except ValueError:

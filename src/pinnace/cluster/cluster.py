@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import http.client
 import math
 import os
 import signal
@@ -35,16 +34,18 @@ from pinnace.cluster.directory import (
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.cluster.restricting import restriction
 from pinnace.components.store import explain_no_space
-from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
-from pinnace.errors import ClusterError, SlurmError
-from pinnace.kube.client import Api, ApiError
+from pinnace.errors import ApiError, ClusterError, SlurmError
+from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.nodes import is_ready
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs.submission import claimed
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.sandbox.namespaces import as_root
-from pinnace.slurm.commands import REFUSED, Slurm, submission_environment
+from pinnace.slurm.commands import REFUSED, Slurm
 from pinnace.slurm.states import JobState, Phase
+from pinnace.slurm.times import format_local
+from pinnace.slurm.variables import submission_environment
 from pinnace.spec import HEAD, ClusterSpec, NodeState, agent_argv
 from pinnace.storage.directories import Directories
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
     from pinnace.spec import Provisioning
 
 POLL = 0.05  # seconds between looks at files and processes
@@ -251,7 +252,7 @@ class Cluster:
         """How many nodes take pods; None while the API does not answer."""
         try:
             nodes = api.get("/api/v1/nodes")["items"]
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return None
         return sum(_takes_pods(node) for node in nodes)
 
@@ -260,7 +261,7 @@ class Cluster:
         """Whether the controller-manager has begun: nobody else makes the service account of this namespace."""
         try:
             api.get("/api/v1/namespaces/kube-public/serviceaccounts/default")
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return False
         return True
 
@@ -270,7 +271,7 @@ class Cluster:
             return True
         try:
             made = api.request("POST", *probe())
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return False
         return bool(made["spec"]["schedulerName"] == SCHEDULER)
 
@@ -330,16 +331,16 @@ class Cluster:
             return True
         self._asked = time.monotonic()
         job = self.job()
-        return job is not None and job.state.phase is not Phase.ENDED
+        return job is not None and job.state.is_alive
 
-    def _ended_job(self) -> Job | None:
+    def _ended_job(self) -> QueuedJob | None:
         """The job that has ended, once Slurm has made up its mind how."""
         if self.place in {Place.LOCAL, Place.ALLOCATION}:
             return None
         deadline = time.monotonic() + VERDICT_LIMIT
         while True:
             job = self.job()
-            settled = job is None or (job.state.phase is Phase.ENDED and job.state is not JobState.COMPLETING)
+            settled = job is None or job.state.has_ended
             if settled or time.monotonic() > deadline:
                 return job
             time.sleep(0.1)
@@ -416,7 +417,7 @@ class Cluster:
         head = self.directory.node(0)
         return head.job if head else None
 
-    def job(self) -> Job | None:
+    def job(self) -> QueuedJob | None:
         """The Slurm job, if there is one and Slurm still knows it."""
         if self.place is Place.LOCAL:
             return None
@@ -430,15 +431,15 @@ class Cluster:
         """Whether a job's comment says that it runs this cluster."""
         return comment == launching.tag(self.name)
 
-    def _queued(self, number: int) -> Job | None:
+    def _queued(self, number: int) -> QueuedJob | None:
         """A job of our user, if Slurm knows it: numbers are given again, to anybody's jobs.
 
         Its comment proves that it is the cluster's own, where there is something to cancel. An allocation that a
         cluster was started in has none, nor have the jobs of sites that change comments.
         """
-        return next((job for job in self.slurm.squeue(number) if job.user == os.getuid()), None)
+        return next((job for job in self.slurm.squeue(number) if job.uid == os.getuid()), None)
 
-    def state(self, job: Job | None = None) -> str:
+    def state(self, job: QueuedJob | None = None) -> str:
         """How its job is, in Slurm's words; ``running`` or ``gone`` where there is none."""
         job = job or self.job()
         if job:
@@ -505,7 +506,7 @@ class Cluster:
         cancelled: set[int] = set()
         while time.monotonic() < deadline:
             jobs = [job for job in self.slurm.squeue() if claimed(job.comment, self.name)]
-            alive = [job.id for job in jobs if job.state.phase is not Phase.ENDED or job.state is JobState.COMPLETING]
+            alive = [job.id for job in jobs if not job.state.has_ended]
             if not alive:
                 return
             for number in set(alive) - cancelled:
@@ -529,7 +530,7 @@ class Cluster:
         deadline = time.monotonic() + END_LIMIT
         while time.monotonic() < deadline:
             found = self._queued(job)
-            if not found or (found.state.phase is Phase.ENDED and found.state is not JobState.COMPLETING):
+            if not found or found.state.has_ended:
                 return True
             time.sleep(0.1)
         return False
@@ -570,13 +571,13 @@ def _takes_pods(node: dict[str, Any]) -> bool:
     return is_ready(node) and all(taint["key"] == own for taint in node["spec"].get("taints", ()))
 
 
-def describe_pending(job: Job) -> str:
+def describe_pending(job: QueuedJob) -> str:
     """What Slurm says of a job that waits."""
-    start = f", expected to start {job.start}" if job.start else ""
+    start = f", expected to start {format_local(job.start)}" if job.start else ""
     return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
 
 
-def describe_end(name: str, job: Job | None, *, ready: bool) -> tuple[str, str]:
+def describe_end(name: str, job: QueuedJob | None, *, ready: bool) -> tuple[str, str]:
     """Why a cluster has ended that should not have, and what to do about it."""
     before = "" if ready else " before the cluster was ready"
     match job.state if job else None:

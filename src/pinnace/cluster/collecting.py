@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import threading
 from typing import TYPE_CHECKING
 
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, Api
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +28,6 @@ class Collector:
 
     def events(self, kubeconfig: Path) -> None:
         """All events, as the API has them. A cluster that has ended has none to give."""
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             events = Api(kubeconfig).get("/api/v1/events")["items"]
             (self._directory / "events.json").write_text(json.dumps(events, indent=1))

@@ -38,7 +38,7 @@ from pinnace.images.store import Store as ImageStore
 from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
-from pinnace.node.services.configuration import SANDBOX_IMAGE
+from pinnace.node.services.containerd import SANDBOX_IMAGE
 from pinnace.removal import remove_tree
 from pinnace.spec import ClusterSpec, NodeRecord, NodeServices, read_json, write_json
 from pinnace.spec.records import indices

@@ -26,7 +26,8 @@ from pinnace.interpreter import python_argv
 from pinnace.node import checks
 from pinnace.node.checks import Check, State
 from pinnace.sandbox import scratch
-from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.slurm.commands import Slurm
+from pinnace.slurm.variables import submission_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,16 +6,15 @@ It joins as the provisioner's nodes do: it needs the cluster's directory and not
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane.bootstrap import is_ready
 from pinnace.errors import ClusterError
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.nodes import is_ready
 from pinnace.removal import remove_tree
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm import host_name
@@ -65,7 +64,7 @@ def joined(cluster: Cluster) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             agent.kill()
             agent.wait()
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             api.request("DELETE", f"/api/v1/nodes/{name}")
         _remove(directory, name)
 
@@ -87,7 +86,7 @@ def _wait_ready(api: Api, agent: subprocess.Popen[bytes], name: str, log: Path) 
     while True:
         if agent.poll() is not None:
             raise ClusterError(f"this host cannot be a node\n{log.read_text(errors='replace')[-2000:]}")
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             if is_ready(api.get(f"/api/v1/nodes/{name}")):
                 return
         if time.monotonic() > deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from pinnace.slurm.commands import batch_script
+from pinnace.slurm.scripts import batch_script
 from pinnace.spec import agent_argv
 
 if TYPE_CHECKING:

@@ -5,14 +5,12 @@ A token can be taken back by deleting the account; a certificate could not.
 
 from __future__ import annotations
 
-import http
 import re
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import make_object
 from pinnace.controlplane.podsecurity import ENFORCE
 from pinnace.errors import ClusterError, UsageError
-from pinnace.kube.client import ApiError
 
 if TYPE_CHECKING:
     from pinnace.kube.client import Api
@@ -75,13 +73,8 @@ def let_in(api: Api, name: str, *, namespace: str, role: str, seconds: float) ->
 
 
 def is_privileged(api: Api, namespace: str) -> bool:
-    try:
-        labels = api.get(f"/api/v1/namespaces/{namespace}")["metadata"].get("labels", {})
-    except ApiError as error:
-        if error.code == http.HTTPStatus.NOT_FOUND:
-            return False
-        raise
-    return bool(labels.get(ENFORCE) == "privileged")
+    found = api.get_or_none(f"/api/v1/namespaces/{namespace}")
+    return bool(found and found["metadata"].get("labels", {}).get(ENFORCE) == "privileged")
 
 
 def kubeconfig_for(own: dict[str, Any], name: str, namespace: str, token: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import subprocess
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.errors import ClusterError
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube import pods
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api
+from pinnace.kube.conditions import is_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 FINITE = {"Job", "Pod"}
 ENDLESS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob"}
 POLL = 0.1
-NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
-STUCK = (*NO_IMAGE, "CreateContainerConfigError", "CreateContainerError")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +97,11 @@ class Workload:
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
         while True:
             try:
-                pods = [pod for namespace in namespaces for pod in self._pods(namespace)]
-                for pod in pods:
+                found = [pod for namespace in namespaces for pod in self._pods(namespace)]
+                for pod in found:
                     self._follow_containers(pod, line)
-                code = self._verdict(pods, stays=self.endless or enough is not None)
-            except (OSError, http.client.HTTPException):
+                code = self._verdict(found, stays=self.endless or enough is not None)
+            except API_UNREACHABLE:
                 still_there()
                 code = None
             if code is not None:
@@ -117,47 +116,43 @@ class Workload:
         items: list[dict[str, Any]] = self._api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
         return items
 
-    def _verdict(self, pods: list[dict[str, Any]], *, stays: bool) -> int | None:
+    def _verdict(self, found: list[dict[str, Any]], *, stays: bool) -> int | None:
         """The workload's exit code; None while it goes on."""
-        codes = [self._object_verdict(applied, pods) for applied in self.objects if applied.kind in FINITE]
+        codes = [self._object_verdict(applied, found) for applied in self.objects if applied.kind in FINITE]
         if stays:
-            for pod in pods:  # what else it lacks, another part of it may still bring
-                self.stuck(pod, NO_IMAGE)
+            for pod in found:  # what else it lacks, another part of it may still bring
+                self.stuck(pod, pods.NO_IMAGE)
         if not codes:
             return None if stays else 0
         return None if None in codes else max(code for code in codes if code is not None)
 
-    def _object_verdict(self, applied: Applied, pods: list[dict[str, Any]]) -> int | None:
+    def _object_verdict(self, applied: Applied, found: list[dict[str, Any]]) -> int | None:
         if applied.kind == "Pod":
-            pod = next((pod for pod in pods if pod["metadata"]["name"] == applied.name), None)
+            pod = next((pod for pod in found if pod["metadata"]["name"] == applied.name), None)
             if pod is None:
                 return 1
-            phase = pod["status"].get("phase")
-            return exit_code([pod]) if phase in {"Succeeded", "Failed"} else self.stuck(pod)
+            return pods.last_exit_code([pod]) if pods.is_terminal(pod) else self.stuck(pod)
         job = self._api.get(f"/apis/batch/v1/namespaces/{applied.namespace}/jobs/{applied.name}")
-        own = [pod for pod in pods if _belongs(pod, applied.name)]
-        for condition in job["status"].get("conditions", ()):
-            if condition["status"] == "True" and condition["type"] == "Complete":
-                return 0
-            if condition["status"] == "True" and condition["type"] == "Failed":
-                return exit_code(own) or 1
+        own = [pod for pod in found if pods.belongs_to_job(pod, applied.name)]
+        if is_true(job, "Complete"):
+            return 0
+        if is_true(job, "Failed"):
+            return pods.last_exit_code(own) or 1
         for pod in own:
             self.stuck(pod)
         return None
 
     @staticmethod
-    def stuck(pod: dict[str, Any], reasons: tuple[str, ...] = STUCK) -> None:
+    def stuck(pod: dict[str, Any], reasons: tuple[str, ...] = pods.CANNOT_START) -> None:
         """A container that cannot start never will: say why instead of waiting."""
-        for status in _statuses(pod):
-            waiting = status["state"].get("waiting", {})
-            if waiting.get("reason") in reasons and waiting.get("message"):
-                raise ClusterError(
-                    f"pod {pod['metadata']['name']} cannot start: {waiting['reason']}: {waiting['message']}",
-                    hint="Give images that no registry has with --image FILE.",
-                )
+        if why := pods.cannot_start(pod, reasons):
+            raise ClusterError(
+                f"pod {pod['metadata']['name']} cannot start: {why}",
+                hint="Give images that no registry has with --image FILE.",
+            )
 
     def _follow_containers(self, pod: dict[str, Any], line: Line) -> None:
-        for status in _statuses(pod):
+        for status in pods.container_statuses(pod):
             key = (pod["metadata"]["uid"], status["name"], status.get("restartCount", 0))
             if key in self._followed or not {"running", "terminated"} & status["state"].keys():
                 continue
@@ -170,28 +165,6 @@ class Workload:
     def _follow_one(self, namespace: str, pod: str, container: str, line: Line) -> None:
         api = Api(self.kubeconfig, timeout=30.0)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&follow=true"
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             for text in api.stream(path):
                 line(f"{pod}/{container}", text)
-
-
-def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
-
-
-def _belongs(pod: dict[str, Any], job: str) -> bool:
-    labels: dict[str, str] = pod["metadata"].get("labels", {})
-    return labels.get("batch.kubernetes.io/job-name") == job
-
-
-def exit_code(pods: list[dict[str, Any]]) -> int:
-    """The first exit code that is not 0, of the pod that ended last."""
-    ends = [
-        (terminated.get("finishedAt") or "", int(terminated["exitCode"]))
-        for pod in pods
-        for status in pod["status"].get("containerStatuses", ())
-        if (terminated := status["state"].get("terminated")) and terminated["exitCode"]
-    ]
-    if ends:
-        return max(ends)[1]
-    return 1 if any(pod["status"].get("phase") == "Failed" for pod in pods) else 0

@@ -16,7 +16,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 from pinnace import https
-from pinnace.errors import ChecksumError, ComponentError, UnreachableError, UsageError
+from pinnace.errors import ChecksumError, ComponentError, DownloadUnreachableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.
         raise ComponentError(f"{address} answers {error.code} {error.reason}", hint=_ways_out()) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise UnreachableError(f"cannot reach {address}: {reason}", hint=_ways_out()) from error
+        raise DownloadUnreachableError(f"cannot reach {address}: {reason}", hint=_ways_out()) from error
 
 
 def read_small(url: str, headers: Mapping[str, str] | None = None) -> bytes:
@@ -99,14 +99,14 @@ def download(
     for attempt in range(1, ATTEMPTS + 1):
         try:
             found = _transfer(url, target, progress, headers)
-        except (OSError, http.client.HTTPException, UnreachableError) as error:
+        except (OSError, http.client.HTTPException, DownloadUnreachableError) as error:
             target.unlink(missing_ok=True)
             if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
                 raise  # a full disk does not get better
             if attempt == ATTEMPTS:
-                if isinstance(error, UnreachableError):
+                if isinstance(error, DownloadUnreachableError):
                     raise
-                raise UnreachableError(f"{url} broke off: {error}", hint=_ways_out()) from error
+                raise DownloadUnreachableError(f"{url} broke off: {error}", hint=_ways_out()) from error
             time.sleep(0.5 * attempt)
             continue
         if found != sha256:

@@ -5,7 +5,6 @@ The controller-manager would make some of it too, seconds later.
 
 from __future__ import annotations
 
-import http.client
 import subprocess
 import time
 from ipaddress import IPv4Address
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
 from pinnace.controlplane.placement import placement_objects
 from pinnace.controlplane.podsecurity import restriction_objects
-from pinnace.kube.client import Api, ApiError
+from pinnace.kube import nodes
+from pinnace.kube.client import API_FAILURES, Api
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 ROLES = "/readyz/poststarthook/rbac/bootstrap-roles"
 NOT_READY = "node.kubernetes.io/not-ready"
-LIMIT = 120.0  # seconds; a start takes two
+START_LIMIT = 120.0  # seconds; a start takes two
+RETRY_INTERVAL = 0.02  # seconds between tries to create an object while the API starts
+NODES_INTERVAL = 0.05  # seconds between looks for nodes that are ready, while there is none
+MORE_NODES_INTERVAL = 0.5  # and when the first one is there
 
 
 def bootstrap(node: NodeSpec) -> None:
@@ -34,7 +37,7 @@ def bootstrap(node: NodeSpec) -> None:
     api = Api(node.cluster.secrets / "admin.kubeconfig")
     ca = (node.cluster.secrets / "ca.crt").read_text()
     ranges = node.cluster.ranges
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + START_LIMIT
     create_all(api, [*root_certificate(ca), *dns_objects(ranges), *of_every_cluster()], until=deadline)
     if node.cluster.restriction:
         create_all(api, restriction_objects(node.cluster.restriction), until=deadline)
@@ -50,10 +53,10 @@ def create_all(api: Api, objects: Iterable[tuple[str, Object]], *, until: float)
             try:
                 api.create(path, body)
                 break
-            except (ApiError, OSError, http.client.HTTPException):
+            except API_FAILURES:
                 if time.monotonic() > until:
                     raise
-                time.sleep(0.02)
+                time.sleep(RETRY_INTERVAL)
 
 
 def plant(seed: Path, data: Path) -> None:
@@ -73,24 +76,19 @@ def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
     while time.monotonic() < until:
         for node in api.get("/api/v1/nodes")["items"]:
             name = node["metadata"]["name"]
-            if not is_ready(node) or name in admitted:
+            if not nodes.is_ready(node) or name in admitted:
                 continue
             admitted.add(name)
             taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != NOT_READY]
             index = _index(ranges, node)
             pods = str(ranges.pods_of(index))
             patch = {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}}
-            api.patch(f"/api/v1/nodes/{name}", patch)
-        time.sleep(0.05 if not admitted else 0.5)
-
-
-def is_ready(node: dict[str, Any]) -> bool:
-    """Whether a node's kubelet says that it takes pods, and is heard."""
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+            api.patch(nodes.path(name), patch)
+        time.sleep(MORE_NODES_INTERVAL if admitted else NODES_INTERVAL)
 
 
 def _index(ranges: Ranges, node: dict[str, Any]) -> int:
-    address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+    address = nodes.internal_ip(node)
     index = ranges.owner(int(IPv4Address(address)))
     if index is None:
         raise ValueError(f"{address} is not an address of this cluster")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.bootstrap import LIMIT, create_all
+from pinnace.controlplane.bootstrap import START_LIMIT, create_all
 from pinnace.controlplane.objects import Object, binding, make_object
 from pinnace.kube.client import Api
 from pinnace.spec import METRICS_DELAY
@@ -110,7 +110,7 @@ def install(node: NodeSpec, answers: Callable[[], bool]) -> None:
     time.sleep(METRICS_DELAY)
     api = Api(node.cluster.secrets / "admin.kubeconfig")
     ca = Path(node.secret("ca.crt")).read_bytes()
-    create_all(api, roles(), until=time.monotonic() + LIMIT)
+    create_all(api, roles(), until=time.monotonic() + START_LIMIT)
     while not answers():
         time.sleep(0.5)
-    create_all(api, [*service(node.address), *api_service(ca)], until=time.monotonic() + LIMIT)
+    create_all(api, [*service(node.address), *api_service(ca)], until=time.monotonic() + START_LIMIT)

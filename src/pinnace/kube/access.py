@@ -1,6 +1,6 @@
-"""How to reach a Kubernetes API and who to be there: from a kubeconfig of any kind, or as a pod.
+"""Where an API server is and as which user to speak with it: from a kubeconfig, or from a pod's service account.
 
-The agent reads our own kubeconfigs with the standard library alone; users may bring others, in YAML.
+Our own kubeconfigs are JSON, which nodes read with the standard library alone; users may bring others, in YAML.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pinnace.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-EXEC_LIMIT = 60.0  # seconds for a credential plugin
-EXEC_KEPT = 60.0  # seconds before its end at which a credential is asked for anew
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+PLUGIN_LIMIT = 60.0  # seconds for a call of a credential plugin
+TOKEN_MARGIN = 60.0  # seconds before a token expires at which the plugin is asked for a new one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +32,14 @@ class Access:
 
     server: str
     name: str = ""  # what its certificate says, if that is not its address
-    authority: str = ""  # PEM; the system's authorities without
+    authority: str = ""  # PEM; empty: the system's authorities
     verified: bool = True
     certificate: bytes = b""  # PEM: the user's certificate and key
     token: Callable[[], str] | None = field(default=None, compare=False)
     namespace: str = "default"
 
     def at(self, host: str, port: int, name: str) -> Access:
-        """The same API at another place and under another name: outside the fabric ours has its own."""
+        """The same API server at another address and TLS name: those that it has outside the fabric."""
         return replace(self, server=f"https://{host}:{port}", name=name)
 
     def headers(self) -> dict[str, str]:
@@ -58,22 +58,22 @@ class Access:
 
     @staticmethod
     def from_document(document: dict[str, Any], *, context: str = "", base: Path = Path()) -> Access:
-        """A kubeconfig. Files that it names are relative to ``base``."""
-        chosen = named(document, "context", context or document["current-context"])
-        cluster = named(document, "cluster", chosen["cluster"])
-        user = named(document, "user", chosen["user"])
-        certificate, token = content(user, "client-certificate", base), None
+        """From a parsed kubeconfig. Files that it names are relative to ``base``."""
+        chosen = _entry(document, "context", context or document["current-context"])
+        cluster = _entry(document, "cluster", chosen["cluster"])
+        user = _entry(document, "user", chosen["user"])
+        certificate, token = _content(user, "client-certificate", base), None
         if certificate:
-            certificate += b"\n" + content(user, "client-key", base)
+            certificate += b"\n" + _content(user, "client-key", base)
         if "token" in user or "tokenFile" in user:
             file = base / user.get("tokenFile", "")
             token = (lambda: file.read_text().strip()) if "tokenFile" in user else (lambda: str(user["token"]))
         elif "exec" in user:
-            token = Plugin(user["exec"], base).token
+            token = CredentialPlugin(user["exec"], base).token
         return Access(
             server=cluster["server"],
             name=cluster.get("tls-server-name", ""),
-            authority=content(cluster, "certificate-authority", base).decode(),
+            authority=_content(cluster, "certificate-authority", base).decode(),
             verified=not cluster.get("insecure-skip-tls-verify", False),
             certificate=certificate,
             token=token,
@@ -82,7 +82,7 @@ class Access:
 
     @staticmethod
     def from_file(path: Path, *, context: str = "") -> Access:
-        """Any kubeconfig. Ours are JSON, for which the standard library is enough."""
+        """From a kubeconfig in JSON or YAML."""
         try:
             text = path.read_text()
             try:
@@ -99,17 +99,17 @@ class Access:
 
     @staticmethod
     def in_pod() -> Access:
-        """That of the pod in which we run. Its token is renewed in its file."""
+        """From the service account of the pod in which we run. Kubernetes renews the token in its file."""
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         return Access(
             server=f"https://{host}:{port}",
-            authority=(ACCOUNT / "ca.crt").read_text(),
-            token=lambda: (ACCOUNT / "token").read_text().strip(),
-            namespace=(ACCOUNT / "namespace").read_text().strip(),
+            authority=(SERVICE_ACCOUNT / "ca.crt").read_text(),
+            token=lambda: (SERVICE_ACCOUNT / "token").read_text().strip(),
+            namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
         )
 
 
-def named(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
+def _entry(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
     """An entry of a kubeconfig's lists."""
     for entry in document[f"{kind}s"]:
         if entry["name"] == name:
@@ -118,36 +118,36 @@ def named(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
     raise LookupError(f"no {kind} {name!r}")
 
 
-def content(entry: dict[str, Any], key: str, base: Path) -> bytes:
-    """What an entry holds in place or in a file."""
+def _content(entry: dict[str, Any], key: str, base: Path) -> bytes:
+    """What an entry of a kubeconfig holds under a key, in place or in a file."""
     if data := entry.get(f"{key}-data"):
         return base64.b64decode(data)
     return (base / entry[key]).read_bytes() if entry.get(key) else b""
 
 
-class Plugin:
+class CredentialPlugin:
     """A credential plugin of a kubeconfig: a command that prints a token."""
 
-    def __init__(self, about: dict[str, Any], base: Path) -> None:
-        command = str(about["command"])
-        self._argv = [str(base / command) if "/" in command else command, *(about.get("args") or ())]
-        self._variables = {entry["name"]: entry["value"] for entry in about.get("env") or ()}
+    def __init__(self, spec: dict[str, Any], base: Path) -> None:
+        command = str(spec["command"])
+        self._argv = [str(base / command) if "/" in command else command, *(spec.get("args") or ())]
+        self._variables = {entry["name"]: entry["value"] for entry in spec.get("env") or ()}
         self._variables["KUBERNETES_EXEC_INFO"] = json.dumps(
-            {"apiVersion": about["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
+            {"apiVersion": spec["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
         )
-        self._token, self._until = "", dt.datetime.min.replace(tzinfo=dt.UTC)
+        self._token, self._expires = "", dt.datetime.min.replace(tzinfo=dt.UTC)
 
     def token(self) -> str:
-        if dt.datetime.now(dt.UTC) > self._until:
+        if dt.datetime.now(dt.UTC) > self._expires:
             result = subprocess.run(
                 self._argv, env=os.environ | self._variables, capture_output=True, text=True, check=True,
-                timeout=EXEC_LIMIT, stdin=subprocess.DEVNULL,
+                timeout=PLUGIN_LIMIT, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             status = json.loads(result.stdout)["status"]
             self._token = status["token"]
             ends = status.get("expirationTimestamp")
-            self._until = (
-                dt.datetime.fromisoformat(ends) - dt.timedelta(seconds=EXEC_KEPT)
+            self._expires = (
+                dt.datetime.fromisoformat(ends) - dt.timedelta(seconds=TOKEN_MARGIN)
                 if ends
                 else dt.datetime.max.replace(tzinfo=dt.UTC)
             )

@@ -1,4 +1,8 @@
-"""A small client of the Kubernetes API, for the agent: the standard library alone, one connection, JSON."""
+"""A client of the Kubernetes API in the standard library alone: one connection, JSON, one error for what is refused.
+
+Two things can go wrong with a request. The API answers and refuses (``ApiError``, with the HTTP status), or there is no
+answer (``API_UNREACHABLE``). ``API_FAILURES`` is both, for callers that go on without an answer or ask again.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pinnace.errors import ApiError
 from pinnace.kube.access import Access
 from pinnace.kube.nesting import loads
 
@@ -18,16 +23,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class ApiError(Exception):
-    """The API refused: its code and its own words."""
+API_UNREACHABLE = (OSError, http.client.HTTPException)
+API_FAILURES = (ApiError, *API_UNREACHABLE)
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
+
+class ignoring:  # noqa: N801 - as contextlib.suppress
+    """``with ignoring(404):`` ends the block, and goes on after it, if the API refuses with that HTTP status."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = codes
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return isinstance(error, ApiError) and error.code in self._codes
 
 
 class Api:
-    """Speaks with the API server that a kubeconfig of ours names, or with any other."""
+    """The API server that a kubeconfig names, as that kubeconfig's user. Not for several threads at once."""
 
     def __init__(self, access: Path | Access, *, timeout: float = 10.0) -> None:
         self._access = access if isinstance(access, Access) else Access.from_document(json.loads(access.read_text()))
@@ -45,7 +61,7 @@ class Api:
         return connection
 
     def request(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> Any:
-        """One request; what comes back as JSON, or text if it is none. A dropped connection is made anew once."""
+        """Send a request. The answer, parsed if it is JSON; else its text. A lost connection is made anew once."""
         payload = None if body is None else json.dumps(body)
         headers = {"Content-Type": content_type, "Accept": "application/json"} | self._access.headers()
         for attempt in (1, 2):
@@ -72,10 +88,16 @@ class Api:
     def get(self, path: str) -> Any:
         return self.request("GET", path)
 
-    def stream(self, path: str, *, idle: float | None = None) -> Iterator[str]:
-        """The lines of an answer that goes on, such as a log that is followed; on a connection of its own.
+    def get_or_none(self, path: str) -> Any:
+        """What is at a path; None if the API has nothing there."""
+        with ignoring(http.HTTPStatus.NOT_FOUND):
+            return self.get(path)
+        return None
 
-        A silence of ``idle`` seconds is an error, for those who would wait on a connection that nobody holds any more.
+    def stream(self, path: str, *, idle: float | None = None) -> Iterator[str]:
+        """Yield the lines of an answer that goes on, such as a followed log, from a connection of its own.
+
+        ``idle`` seconds without a line raise TimeoutError: a peer that is gone does not always close the connection.
         """
         connection = self._connect()
         with contextlib.closing(connection):
@@ -89,28 +111,39 @@ class Api:
                 yield line.decode(errors="replace").rstrip("\n")
 
     def patch(self, path: str, body: object) -> Any:
-        """A merge patch."""
-        return self.request("PATCH", path, body, content_type="application/merge-patch+json")
+        """Change an object by a JSON merge patch (RFC 7386)."""
+        return self.request("PATCH", path, body, content_type=MERGE_PATCH)
+
+    def strategic_patch(self, path: str, body: object) -> Any:
+        """Change an object by a strategic merge patch, which merges lists such as conditions by their key."""
+        return self.request("PATCH", path, body, content_type=STRATEGIC_MERGE_PATCH)
+
+    def apply(self, path: str, body: object, *, manager: str) -> Any:
+        """Create or change an object by server-side apply. The fields in ``body`` become this manager's."""
+        return self.request("PATCH", f"{path}?fieldManager={manager}&force=true", body, content_type=APPLY_PATCH)
 
     def create(self, path: str, body: object) -> None:
-        """Create an object; that it exists already is as good."""
-        try:
+        """Create an object unless there is one of that name."""
+        with ignoring(http.HTTPStatus.CONFLICT):
             self.request("POST", path, body)
-        except ApiError as error:
-            if error.code != http.HTTPStatus.CONFLICT:
-                raise
+
+    def delete_if_there(self, path: str, body: object = None) -> Any:
+        """Delete an object. The API's answer: the object, if finalizers keep it; None if there was none."""
+        with ignoring(http.HTTPStatus.NOT_FOUND):
+            return self.request("DELETE", path, body)
+        return None
 
     def healthy(self, check: str) -> bool:
-        """Whether a check of the API server passes; no if it does not answer."""
+        """Whether a health check of the API server passes. It does not if there is no answer."""
         try:
             self.request("GET", check)
-        except (ApiError, OSError, http.client.HTTPException):
+        except API_FAILURES:
             return False
         return True
 
 
 class _NamedConnection(http.client.HTTPSConnection):
-    """HTTPS to an address whose certificate says another name."""
+    """HTTPS to an address whose certificate is for another name."""
 
     def __init__(self, name: str, host: str, port: int, *, timeout: float, context: ssl.SSLContext) -> None:
         super().__init__(host, port, timeout=timeout, context=context)
@@ -122,5 +155,5 @@ class _NamedConnection(http.client.HTTPSConnection):
 
 
 def timestamp() -> str:
-    """Now, as Kubernetes writes it."""
+    """The present time as Kubernetes writes it: RFC 3339, in UTC."""
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 
 
-def _quantities(words: dict[str, Any]) -> Amounts:
-    return {name: quantity(str(text)) for name, text in words.items()}
+def _quantities(resources: dict[str, Any]) -> Amounts:
+    return {name: quantity(str(text)) for name, text in resources.items()}
 
 
 def wanted(container: Object) -> Amounts:

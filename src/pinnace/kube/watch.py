@@ -1,12 +1,11 @@
-"""All objects of a kind, as they are now and as they change: a list, then a watch, then again.
+"""List and watch: all objects of a kind as they are now, and then every change of them.
 
-The list that begins every round is also the look at everything that a level-triggered controller needs from time to
-time, whether or not something was missed.
+The list is repeated from time to time. So a level-triggered controller sees everything again, whether or not it has
+missed something.
 """
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import threading
@@ -15,9 +14,9 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import PinnaceError
-from pinnace.kube.client import Api, ApiError
-from pinnace.kube.nesting import DEEPEST, is_too_deep, loads
+from pinnace.errors import ApiError, PinnaceError
+from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.nesting import MAX_DEPTH, is_too_deep, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +24,11 @@ if TYPE_CHECKING:
 
     from pinnace.kube.access import Access
 
-ROUND = 120  # seconds until everything is listed anew
-PAUSE = 0.1  # seconds before the next try when the API does not answer, or not as it should
-LONGEST_PAUSE = 2.0
-REMEMBERED = 10_000  # objects of which we know that they have been logged
+RELIST_INTERVAL = 120  # seconds after which everything is listed anew
+IDLE_LIMIT = RELIST_INTERVAL + 10.0  # seconds without an event after which a watch counts as lost: it should have ended
+RETRY_DELAY = 0.1  # seconds before the next try when the API does not answer as it should; doubled each time,
+MAX_RETRY_DELAY = 2.0  # up to this
+MAX_LOGGED = 10_000  # objects that are remembered as logged
 
 log = logging.getLogger(__name__)
 
@@ -51,46 +51,48 @@ class Changed:
 
 
 def watch(
-    access: Path | Access, kind: str, tell: Callable[[Listed | Changed], None], *, path: str = ""
+    access: Path | Access, kind: str, handler: Callable[[Listed | Changed], None], *, path: str = ""
 ) -> threading.Thread:
-    """Tell of all objects of a kind for ever, from a thread of its own. ``path`` is that of the core API without it."""
-    arguments = (Api(access), kind, path or f"/api/v1/{kind}", tell)
-    thread = threading.Thread(target=_rounds, args=arguments, name=kind, daemon=True)
+    """Call ``handler`` for ever, from a thread of its own. Without ``path``, ``kind`` is one of the core API."""
+    arguments = (Api(access), kind, path or f"/api/v1/{kind}", handler)
+    thread = threading.Thread(target=_list_and_watch_for_ever, args=arguments, name=kind, daemon=True)
     thread.start()
     return thread
 
 
-def _rounds(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], None]) -> None:
-    pause, usable = PAUSE, _Usable(kind)
+def _list_and_watch_for_ever(api: Api, kind: str, path: str, handler: Callable[[Listed | Changed], None]) -> None:
+    delay, is_usable = RETRY_DELAY, _DepthFilter(kind)
     while True:
         begun = time.monotonic()
         try:
-            _round(api, kind, path, tell, usable)
-        except (ApiError, OSError, http.client.HTTPException, ValueError) as error:
+            _list_and_watch(api, kind, path, handler, is_usable)
+        except (*API_FAILURES, ValueError) as error:
             log.warning("watching %s: %s", kind, error or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - an answer that we do not understand is asked for again, as any other
             log.warning("watching %s: %r", kind, error)
-        pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
-        time.sleep(pause)
+        delay = RETRY_DELAY if time.monotonic() - begun > MAX_RETRY_DELAY else min(2 * delay, MAX_RETRY_DELAY)
+        time.sleep(delay)
 
 
-def _round(api: Api, kind: str, path: str, tell: Callable[[Listed | Changed], None], usable: _Usable) -> None:
+def _list_and_watch(
+    api: Api, kind: str, path: str, handler: Callable[[Listed | Changed], None], is_usable: _DepthFilter
+) -> None:
     listing = api.get(path)
-    tell(Listed(kind=kind, objects=[thing for thing in listing["items"] if usable(thing)]))
+    handler(Listed(kind=kind, objects=[thing for thing in listing["items"] if is_usable(thing)]))
     joint = "&" if "?" in path else "?"
-    query = f"watch=true&timeoutSeconds={ROUND}&resourceVersion={listing['metadata']['resourceVersion']}"
-    for line in api.stream(f"{path}{joint}{query}", idle=ROUND + 10.0):
+    query = f"watch=true&timeoutSeconds={RELIST_INTERVAL}&resourceVersion={listing['metadata']['resourceVersion']}"
+    for line in api.stream(f"{path}{joint}{query}", idle=IDLE_LIMIT):
         event = loads(line)
         if event["type"] == "ERROR":  # most often 410: what we know is too old to go on from
             raise ApiError(event["object"].get("code", 0), event["object"].get("message", ""))
-        if usable(event["object"]):
-            tell(Changed(kind=kind, object=event["object"], gone=event["type"] == "DELETED"))
+        if is_usable(event["object"]):
+            handler(Changed(kind=kind, object=event["object"], gone=event["type"] == "DELETED"))
 
 
-class _Usable:
-    """Whether our code can walk through an object. One that it cannot is as if it were not there, and logged once.
+class _DepthFilter:
+    """Whether an object is not nested too deeply for our code. One that is, is logged once and otherwise ignored.
 
-    ``managedFields``, which nobody asks for, are taken out before: an object of ours cannot be hidden by them.
+    ``managedFields``, which nobody asks for, are removed before: they cannot make an object one that is ignored.
     """
 
     def __init__(self, kind: str) -> None:
@@ -103,16 +105,16 @@ class _Usable:
         if not is_too_deep(thing):
             return True
         if metadata["uid"] not in self._logged:
-            if len(self._logged) >= REMEMBERED:
+            if len(self._logged) >= MAX_LOGGED:
                 self._logged.clear()
             self._logged.add(metadata["uid"])
             where = f"{metadata.get('namespace', '')}/{metadata['name']}"
-            log.warning("%s %s is left alone: it has more than %d levels", self._kind, where, DEEPEST)
+            log.warning("%s %s is left alone: it has more than %d levels", self._kind, where, MAX_DEPTH)
         return False
 
 
 def end_with_thread(about: threading.ExceptHookArgs) -> None:
-    """For ``threading.excepthook``: whoever has gone deaf is worse than one that is started again."""
+    """For ``threading.excepthook``: end the process with any of its threads. It is started again, and watches again."""
     if isinstance(about.exc_value, PinnaceError):
         log.error("%s %s", about.exc_value.message, about.exc_value.hint)
     else:

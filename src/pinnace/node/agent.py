@@ -54,7 +54,7 @@ from pinnace.spec.records import NodeAddresses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinnace.podjobs.start_throttle import Turn
+    from pinnace.podjobs.start_throttle import StartSlot
 
 HEAD_RETRY_PAUSE = 0.2  # seconds between attempts to reach the head
 HEAD_TIMEOUT = 120.0  # seconds of silence after which a node gives up
@@ -92,7 +92,7 @@ class BorderListeners:
 class Agent:
     """One node, from the host's point of view."""
 
-    def __init__(self, node: NodeSpec, turn: Turn | None = None, certificates: Certificates | None = None) -> None:
+    def __init__(self, node: NodeSpec, turn: StartSlot | None = None, certificates: Certificates | None = None) -> None:
         self.node = node
         self.turn = turn
         self.certificates = certificates

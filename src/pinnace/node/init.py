@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from functools import partial
@@ -24,18 +23,17 @@ from pinnace.node import messages
 from pinnace.node.forking import fork
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
-from pinnace.node.services import configuration
-from pinnace.node.services.kubelet_pacing import paced
-from pinnace.node.services.runc_wrapper import Requests, answer, wrapper_script
+from pinnace.node.services import containerd, kube_proxy, kubelet
+from pinnace.node.services.runc_wrapper import Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
 from pinnace.sandbox.environment import forget_the_rest
 from pinnace.sandbox.ids import last_id
 from pinnace.sandbox.linux import sethostname
-from pinnace.sandbox.mounts import VOLUMES, file_system, make_read_only, mount_node
+from pinnace.sandbox.mounts import VOLUMES, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
 from pinnace.sandbox.one_user import pretend
-from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, read_json
+from pinnace.spec import API_PORT, HEAD, METRICS_DELAY
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
 
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 
 RUN = Path("/run/pinnace")
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
-PROXY_LIMIT = 5.0  # seconds after which kube-proxy starts even if the kubelet has not said that it is under way
 POLL_INTERVAL = 0.01  # seconds between looks at a file or a table
 MAX_REASON = 2048  # characters
 
@@ -74,6 +71,7 @@ class Init:
         self.supervisor = Supervisor(self._services_changed)
         self.lease = lease
         self.ending = False
+        self.run_directory = RUN
 
     def run(self) -> None:
         wake, _ = self._signals()
@@ -138,104 +136,34 @@ class Init:
         node = self.node
         if node.is_head:
             self._control_plane()
-        wrapper = wrapper_script(node.binary("runc"), str(RUN / "bundles"), launcher=node.has_ranks)
-        runtime = self.write("runc", wrapper, 0o755)
-        cni = RUN / "cni"
-        cni.mkdir()
-        self.write("cni/10-pinnace.conflist", json.dumps(configuration.cni_conflist(node)))
-        containerd = configuration.containerd_toml(
-            node,
-            runtime=runtime,
-            sandbox_image=configuration.SANDBOX_IMAGE,
-            cni_config=str(cni),
-            certs=f"{node.cluster.images}/hosts",
-        )
-        self.task("images", self._import_images)
-        resolv = "".join(
-            f"nameserver {server}\n" for server in self.name_servers and [str(node.cluster.ranges.resolver)]
-        )
-        host = {
-            "cpus": os.cpu_count() or 1,
-            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        }
-        kubelet = configuration.kubelet_config(
-            node,
-            resolv_conf=self.write("resolv.conf", resolv),
-            system_reserved=configuration.reserved(node.share, **host),
-            file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
-        )
-        bin_dir = str(Path(node.binary("containerd")).parent)
-        path = {"PATH": f"{bin_dir}:{os.environ['PATH']}"}
-        self.service(
-            "containerd",
-            [node.binary("containerd"), "--config", self.write("containerd.toml", containerd)],
-            environment=path,
-            waits_for=self._verified(),
-        )
-        registry_file = self.write("registry.json", json.dumps(registry.config(f"{node.cluster.images}/registry")))
-        self.service(
-            "registry", registry.argv(node.binary("registry"), registry_file), environment=registry.ENVIRONMENT
-        )
-        certificate = Path(node.secret(f"node-{node.name}.kubeconfig"))
+        certificate = Path(node.secret(f"node-{node.name}.kubeconfig")).exists
         api = listening(str(node.cluster.ranges.node(0)), API_PORT)
-        runtime_there, under_way = Path(configuration.CONTAINERD_SOCKET).exists, RUN / "kubelet-under-way"
-        self.service(
-            "kubelet",
-            configuration.kubelet_argv(node, self.write("kubelet.json", json.dumps(kubelet))),
-            waits_for=lambda: certificate.exists() and (node.tenant is not None or runtime_there()) and api(),
-            output=partial(paced, ready=runtime_there, under_way=under_way) if node.tenant else None,
-        )
-        proxy = self.write("kube-proxy.json", json.dumps(configuration.kube_proxy_config(node)))
-        # The pod's own start comes first where a node is for one; Services are there when its program has begun.
-        anyway = after(PROXY_LIMIT)
-        turn, polite = (lambda: under_way.exists() or anyway(), 5) if node.tenant else (api, 0)
-        self.service("kube-proxy", [node.binary("kube-proxy"), f"--config={proxy}"], waits_for=turn, nice=polite)
-        own = [node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"), node.secret("ca.crt")]
-        own.append(str(node.cluster.ranges.node(HEAD)))  # who asks is there
-        usage = python_argv("pinnace.node.services.usage", node.address, *own, python=sys.executable)
+        containerd.add(self)
+        self._registry()
+        kubelet_started = kubelet.add(self, api, certificate)
+        kube_proxy.add(self, api, kubelet_started)
         late = after(METRICS_DELAY)
-        self.service("usage", usage, waits_for=lambda: late() and certificate.exists())
+        self._https_service("usage", "pinnace.node.services.usage", waits_for=lambda: late() and certificate())
         if node.is_head and node.cluster.provisioning:
             kept = str(node.cluster.directory / "pods")
-            archive = python_argv("pinnace.podjobs.log_archive", kept, node.address, *own, python=sys.executable)
-            self.service("archive", archive, waits_for=lambda: api() and certificate.exists())
+            archive = "pinnace.podjobs.log_archive"
+            self._https_service("archive", archive, kept, waits_for=lambda: api() and certificate())
         if node.volumes:
             self.service("storage", provisioner_argv(node, sys.executable, VOLUMES), waits_for=api)
 
-    def _verified(self) -> Callable[[], bool]:
-        """Look whether the images of earlier clusters are still whole, while other things start."""
-        if not self.lease or not self.lease.parts:
-            return lambda: True
-        parts, done = self.lease.parts, RUN / "verified"
+    def _registry(self) -> None:
+        """Serves the user's images to this node's containerd."""
+        images = self.node.cluster.images
+        configuration = self.write("registry.json", json.dumps(registry.config(f"{images}/registry")))
+        argv = registry.argv(self.node.binary("registry"), configuration)
+        self.service("registry", argv, environment=registry.ENVIRONMENT)
 
-        def verify() -> None:
-            cache.verify(cache_closing.ROOT, parts)
-            done.touch()
-
-        self.task("verify-image-cache", verify)
-        return done.exists
-
-    def _import_images(self) -> None:
-        """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
-        os.setpgid(0, 0)
-        images = self.node.cluster.directory / "images"
-        ctr = [self.node.binary("ctr"), "--namespace", "k8s.io", "images"]
-        hosts = f"--hosts-dir={self.node.cluster.images}/hosts"
-        while not os.path.exists(configuration.CONTAINERD_SOCKET):  # noqa: PTH110
-            time.sleep(POLL_INTERVAL)
-        with (self.logs / "images.log").open("ab") as log:
-            for args in (
-                ["import", "--local", str(images / "pause.tar")],
-                *(["pull", hosts, name] for name in self._wanted(images)),
-            ):
-                subprocess.run([*ctr, *args], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=600)
-
-    def _wanted(self, images: Path) -> list[str]:
-        """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
-        if self.node.tenant:
-            return list(self.node.images)
-        wanted: list[str] = read_json(images / "wanted.json") or []
-        return wanted
+    def _https_service(self, name: str, module: str, *args: str, waits_for: Callable[[], bool]) -> None:
+        """A server of ours with the kubelet's certificate, for one client on the head (see ``network.one_client``)."""
+        node = self.node
+        files = (f"node-{node.name}.crt", f"node-{node.name}.key", "ca.crt")
+        argv = [*args, node.address, *map(node.secret, files), str(node.cluster.ranges.node(HEAD))]
+        self.service(name, python_argv(module, *argv), waits_for=waits_for)
 
     def task(
         self,
@@ -305,15 +233,13 @@ class Init:
     def _leave(self) -> None:
         """Nothing runs here any more. Whoever still reads a log has a moment to come to its end, and sees one."""
         deadline = time.monotonic() + READERS_LIMIT
-        readers = connections(configuration.KUBELET_PORT, Path("/proc/net/tcp").read_text())
-        while time.monotonic() < deadline and connections(
-            configuration.KUBELET_PORT, Path("/proc/net/tcp").read_text()
-        ):
+        readers = connections(kubelet.KUBELET_PORT, Path("/proc/net/tcp").read_text())
+        while time.monotonic() < deadline and connections(kubelet.KUBELET_PORT, Path("/proc/net/tcp").read_text()):
             time.sleep(POLL_INTERVAL)
         if readers:
-            kubelet = self.supervisor.find("kubelet")
-            if kubelet and kubelet.child:
-                os.kill(kubelet.child.pid, signal.SIGTERM)
+            running = self.supervisor.find("kubelet")
+            if running and running.child:
+                os.kill(running.child.pid, signal.SIGTERM)
             time.sleep(0.1)  # the ends of its connections are on their way
 
     def _drain(self) -> None:
@@ -331,13 +257,13 @@ class Init:
         if images := self.supervisor.release("images"):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(images, signal.SIGKILL)
-        kubelet, containerd = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
-        if not self.lease or not containerd:
+        user, used = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
+        if not self.lease or not used:
             os._exit(0)
-        others = [kubelet] if kubelet else []
+        users = [user] if user else []
         self.task(
             "close-image-cache",
-            lambda: cache_closing.seal(self.node.binary("ctr"), containerd=containerd, others=others),
+            lambda: cache_closing.seal(self.node.binary("ctr"), containerd=used, others=users),
             RestartPolicy.NEVER,
             lambda code: os._exit(0 if code else IN_ORDER),
         )

@@ -72,7 +72,7 @@ class Launch:
         self.index: int | None = None if args.join else args.index
         self.labels = dict(label.split("=", 1) for label in args.label)
         self.taints: tuple[str, ...] = ()
-        self.turn: start_throttle.Turn | None = None
+        self.turn: start_throttle.StartSlot | None = None
 
     def run(self) -> int:
         place: Path | None = None
@@ -100,7 +100,7 @@ class Launch:
 
     def _wait_for_turn(self, place: Path, pod: Tenant) -> bool:
         """Nodes for single pods start a few at a time. Whether the pod still waits for one afterwards."""
-        self.turn = start_throttle.take(place, os.getuid(), start_throttle.at_a_time(os.cpu_count() or 1))
+        self.turn = start_throttle.acquire(place, os.getuid(), start_throttle.max_starting(os.cpu_count() or 1))
         if not self.turn.waited:
             return True
         from pinnace.podjobs import pod_runner  # noqa: PLC0415 - a tenth of a second, for which the node need not wait

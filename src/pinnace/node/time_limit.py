@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from pinnace.errors import SlurmError
 from pinnace.slurm.commands import Slurm
-from pinnace.slurm.times import parse_span
+from pinnace.slurm.times import parse_duration
 
 if TYPE_CHECKING:
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
 
-FIRST_LOOK = 10.0  # seconds; while a cluster starts, there is more to do
-LONGEST = 600.0  # seconds between looks: the limit of a job can be changed
-AGAIN = 60.0  # seconds until Slurm is asked again, if it did not answer
+SQUEUE_DELAY = 10.0  # seconds until Slurm is asked first; while a cluster starts, there is more to do
+SQUEUE_INTERVAL = 600.0  # seconds between questions at most: the limit of a job can be changed
+SQUEUE_RETRY = 60.0  # seconds until Slurm is asked again, if it did not answer
 
 
 def grace(limit: int) -> int:
@@ -27,24 +27,24 @@ def grace(limit: int) -> int:
     return max(15, min(60, limit // 4))
 
 
-def until_end(job: Job) -> float | None:
+def until_end(job: QueuedJob) -> float | None:
     """Seconds until the end has to begin; None if the job has no limit."""
-    left, limit = parse_span(job.time_left), parse_span(job.time_limit)
-    return None if left is None or limit is None else float(left - grace(limit))
+    left, limit = parse_duration(job.time_left), parse_duration(job.time_limit)
+    return None if left is None or limit is None else left - grace(int(limit))
 
 
 def wait_for_end(number: int) -> str | None:
     """Return when a job's time is nearly over, with the limit; None if it has none."""
-    time.sleep(FIRST_LOOK)
+    time.sleep(SQUEUE_DELAY)
     while True:
         try:
             jobs = Slurm().squeue(number)
         except SlurmError:
-            time.sleep(AGAIN)
+            time.sleep(SQUEUE_RETRY)
             continue
         left = until_end(jobs[0]) if jobs else None
         if left is None:
             return None
         if left <= 0:
             return jobs[0].time_limit
-        time.sleep(min(left, LONGEST))
+        time.sleep(min(left, SQUEUE_INTERVAL))

@@ -1,7 +1,7 @@
-"""What one pass does of a long plan: a part of it; the rest comes first in the next pass.
+"""Limits how many actions of a plan one pass does; the others are the first in the next pass.
 
-A plan is made anew in every pass, and pods of a tenant can have actions in each of them that come to nothing. So what
-was left is remembered, by what it is about and in its order: it is done before all that comes later.
+A plan is made anew in every pass, and pods of a tenant can cause actions in each of them that come to nothing. So the
+backlog remembers the actions that were left, by what they are about and in their order, and puts them before new ones.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pinnace.podjobs.reconciler import AskAccounting, Cancel, Forget, FreeIndex, Retire
+from pinnace.podjobs.actions import AskAccounting, Cancel, Forget, FreeIndex, Retire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinnace.podjobs.reconciler import Action
+    from pinnace.podjobs.actions import Action
 
     Subject = tuple[str, object]
 
-MOST = 100  # actions in one pass
+MAX_ACTIONS = 100  # actions in one pass
 
 
 @dataclass(kw_only=True)
@@ -31,8 +31,8 @@ class Backlog:
         """What is to be done now of all that can be."""
         places = {what: place for place, what in enumerate(self.waiting)}
         ordered = sorted(actions, key=lambda action: places.get(subject(action), len(places)))
-        self.waiting = [subject(action) for action in ordered[MOST:]]
-        return ordered[:MOST]
+        self.waiting = [subject(action) for action in ordered[MAX_ACTIONS:]]
+        return ordered[:MAX_ACTIONS]
 
 
 def subject(action: Action) -> Subject:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import logging
 import os
 import queue
@@ -21,18 +20,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import ClusterError, PinnaceError, SlurmError, UsageError
-from pinnace.kube.client import Api, ApiError, timestamp
-from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
+from pinnace.errors import ApiError, ClusterError, PinnaceError, UsageError
+from pinnace.kube.cache import Cache, uid
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
+from pinnace.kube.events import NORMAL
+from pinnace.kube.pods import is_terminal
+from pinnace.kube.watch import end_with_thread, watch
 from pinnace.podjobs import elastic, head_access, reconciler, refusals
-from pinnace.podjobs.actions import Hands, Kubernetes
+from pinnace.podjobs.action_runner import ActionRunner
+from pinnace.podjobs.actions import Submit
 from pinnace.podjobs.backlog import Backlog
-from pinnace.podjobs.pod_status import is_terminal
-from pinnace.podjobs.reconciler import MARK, NUMBER, Memory, Submit, World, is_ours, plan
+from pinnace.podjobs.pod_api import PodApi
+from pinnace.podjobs.reconciler import MARK, NUMBER, Memory, World, is_ours, plan
 from pinnace.podjobs.settings import Settings
 from pinnace.podjobs.submission import claimed, submission
-from pinnace.slurm.commands import Slurm, submission_environment
-from pinnace.slurm.states import Phase
+from pinnace.slurm.commands import Slurm
+from pinnace.slurm.variables import submission_environment
 from pinnace.spec import ClusterSpec, NodeRecord
 from pinnace.spec.records import indices
 
@@ -40,22 +43,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pinnace.kube.access import Access
-    from pinnace.slurm.commands import Job
+    from pinnace.kube.watch import Changed, Listed
+    from pinnace.slurm.jobs import QueuedJob
 
     Object = dict[str, Any]
 
-SUBMITTERS = 8  # sbatch calls at a time
-SOON = 0.1  # seconds between looks while much happens; what comes alone is looked at at once
-BUSY, IDLE = 1.0, 15.0  # seconds between looks at the queue, with and without jobs that matter
-REPORT = 10.0  # seconds
 PODS, NODES = "pods", "nodes"
-HEAD_PAUSE = 0.05
-HEAD_LIMIT = 120.0
+SUBMIT_THREADS = 8  # sbatch calls at a time
+PASS_INTERVAL = 0.1  # seconds between passes while much happens; what comes alone has its pass at once
+SQUEUE_INTERVAL = 1.0  # seconds between calls of squeue while there are jobs that matter
+IDLE_SQUEUE_INTERVAL = 15.0  # and while there are none
+REPORT_INTERVAL = 10.0  # seconds between log lines about how long a pass takes
+API_INTERVAL = 0.05  # seconds between tries to reach the API at the start
+API_LIMIT = 120.0  # seconds for all of them
 
 log = logging.getLogger("pinnace.podjobs")
 
 
-class Service:
+class PodJobController:
     """One cluster's provisioner."""
 
     def __init__(self, spec: ClusterSpec, access: Access) -> None:
@@ -67,78 +72,70 @@ class Service:
         self.slurm = Slurm()
         self.memory = Memory()
         self.backlog = Backlog()
-        self.known: dict[str, dict[str, Object]] = {}
-        self.jobs: list[Job] | None = None
         self.files: dict[int, NodeRecord] = {}  # as they were when Slurm was asked
+        self.jobs: list[QueuedJob] | None = None
+        self.cache = Cache(PODS, NODES, key=uid)
         self.asked = 0.0
-        self.next_look = 0.0
-        self.said = 0.0
+        self.next_squeue = 0.0
+        self.reported = 0.0
         self.stepped = 0.0
         self.news: queue.Queue[Listed | Changed | Callable[[], None]] = queue.Queue()
-        self.pool = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="submit")
+        self.pool = ThreadPoolExecutor(SUBMIT_THREADS, thread_name_prefix="submit")
         self.local = threading.local()
-        self.hands = Hands(lambda: self.kubernetes, self.slurm, spec, self.memory)
+        self.actions = ActionRunner(lambda: self.pod_api, self.slurm, spec, self.memory)
         self.elastic = elastic.Elastic(
-            kubernetes=lambda: self.kubernetes, slurm=self.slurm, spec=spec, settings=self.settings
+            pod_api=lambda: self.pod_api, slurm=self.slurm, spec=spec, settings=self.settings
         )
 
     @property
-    def kubernetes(self) -> Kubernetes:
+    def pod_api(self) -> PodApi:
         """Every thread has a connection of its own."""
-        found = getattr(self.local, "kubernetes", None)
+        found = getattr(self.local, "pod_api", None)
         if found is None:
-            found = self.local.kubernetes = Kubernetes(Api(self.access))
+            found = self.local.pod_api = PodApi(Api(self.access))
         return found
 
     def run(self) -> None:
         for kind in (PODS, NODES):
             watch(self.access, kind, self.news.put)
         while True:
-            for change in self._hear():
+            for change in self._changes():
                 if callable(change):
                     change()
                 else:
-                    self._note(change)
-            if self.known.keys() == {PODS, NODES}:
-                self._look()
+                    self.cache.apply(change)
+            if self.cache.has_synced():
+                self._ask_slurm()
                 self.step(time.monotonic())
 
-    def _hear(self) -> Iterator[Listed | Changed | Callable[[], None]]:
-        """What is new: at least one thing, unless it is time for something before."""
+    def _changes(self) -> Iterator[Listed | Changed | Callable[[], None]]:
+        """What has changed: at least one thing, unless a pass is due before. What comes together has one pass."""
         with contextlib.suppress(queue.Empty):
             yield self.news.get(timeout=max(0.0, self._wake() - time.monotonic()))
-            time.sleep(max(0.0, self.stepped + SOON - time.monotonic()))  # one look at all that comes together
+            time.sleep(max(0.0, self.stepped + PASS_INTERVAL - time.monotonic()))
             while True:
                 yield self.news.get_nowait()
 
     def _wake(self) -> float:
         due = [*self.memory.due.values(), self.memory.next_accounting]
-        return min([self.next_look, *(when for when in due if when > time.monotonic())])
+        return min([self.next_squeue, *(when for when in due if when > time.monotonic())])
 
-    def _note(self, change: Listed | Changed) -> None:
-        if isinstance(change, Listed):
-            self.known[change.kind] = {thing["metadata"]["uid"]: slim(thing) for thing in change.objects}
-        elif change.gone:
-            self.known[change.kind].pop(change.object["metadata"]["uid"], None)
-        else:
-            self.known[change.kind][change.object["metadata"]["uid"]] = slim(change.object)
-
-    def _look(self) -> None:
-        """Ask Slurm, if it is time: once for all jobs."""
+    def _ask_slurm(self) -> None:
+        """Call squeue, if it is time: once for all jobs."""
         now = time.monotonic()
-        if now < self.next_look:
+        if now < self.next_squeue:
             return
         try:
-            jobs = [job for job in self.slurm.squeue() if claimed(job.comment, self.spec.name)]
+            jobs = self.slurm.squeue(ours=lambda comment: claimed(comment, self.spec.name) is not None)
         except (PinnaceError, ValueError) as error:
             log.warning("squeue: %s", error)
-            self.jobs, self.next_look = None, now + refusals.PAUSE
+            self.jobs, self.next_squeue = None, now + refusals.UNREACHABLE_PAUSE
             return
         self.jobs, self.asked, self.files = jobs, now, self._files()
-        matter = any(job.state.phase is not Phase.ENDED for job in jobs) or any(
-            is_ours(pod) and not is_terminal(pod) for pod in self.known[PODS].values()
+        matter = any(job.state.is_alive for job in jobs) or any(
+            is_ours(pod) and not is_terminal(pod) for pod in self.cache[PODS].values()
         )
-        self.next_look = now + (BUSY if matter or self.files else IDLE)
+        self.next_squeue = now + (SQUEUE_INTERVAL if matter or self.files else IDLE_SQUEUE_INTERVAL)
 
     def _files(self) -> dict[int, NodeRecord]:
         """The records of the nodes that have joined."""
@@ -153,12 +150,12 @@ class Service:
     def world(self) -> World:
         nodes = {
             node["metadata"]["name"]: node
-            for node in self.known[NODES].values()
+            for node in self.cache[NODES].values()
             if reconciler.JOB_LABEL in node["metadata"].get("labels", {})
         }
         return World(
             cluster=self.spec.name,
-            pods=self.known[PODS],
+            pods=self.cache[PODS],
             nodes=nodes,
             jobs=self.jobs,
             asked=self.asked,
@@ -166,38 +163,38 @@ class Service:
         )
 
     def step(self, now: float) -> None:
-        """One look at everything, and what follows from it."""
+        """One pass: plan over everything that is known, and do what was planned."""
         self.stepped = now
         world = self.world()
         actions = plan(world, self.memory, now, room=self._room())
-        self._say_how_long(now)
+        self._report_duration(now)
         for action in actions:
             if isinstance(action, Submit):
                 self._submit(action.pod)
         for action in self.backlog.take([action for action in actions if not isinstance(action, Submit)]):
-            self._attempt(lambda action=action: self.hands.do(action))  # type: ignore[misc]
+            self._attempt(lambda action=action: self.actions.run(action))  # type: ignore[misc]
         if self.backlog.waiting:
-            self.next_look = min(self.next_look, now + SOON)
-        self._attempt(lambda: self.elastic.step(world, self.known[PODS], self.known[NODES], now))
-        self.memory.forget(self.known[PODS], {job.id for job in self.jobs or ()}, now)
+            self.next_squeue = min(self.next_squeue, now + PASS_INTERVAL)
+        self._attempt(lambda: self.elastic.step(world, self.cache[PODS], self.cache[NODES], now))
+        self.memory.forget(self.cache[PODS], {job.id for job in self.jobs or ()}, now)
 
-    def _say_how_long(self, begun: float) -> None:
-        """From time to time, for whoever wants to know."""
-        if begun > self.said + REPORT:
-            self.said = begun
-            pods, jobs = len(self.known[PODS]), len(self.jobs or ())
+    def _report_duration(self, begun: float) -> None:
+        """Log from time to time how long a plan takes."""
+        if begun > self.reported + REPORT_INTERVAL:
+            self.reported = begun
+            pods, jobs = len(self.cache[PODS]), len(self.jobs or ())
             log.info("looked at %d pods and %d jobs in %.3f s", pods, jobs, time.monotonic() - begun)
 
     @staticmethod
     def _attempt(work: Callable[[], None]) -> None:
-        """What does not succeed is found to be undone at the next look."""
+        """Do it, or log why not. The next pass finds it not done, and plans it again."""
         try:
             work()
-        except (ApiError, OSError, http.client.HTTPException, PinnaceError) as error:
+        except (PinnaceError, *API_UNREACHABLE) as error:
             log.warning("%s", error)
 
     def _room(self) -> int:
-        alive = sum(job.state.phase is not Phase.ENDED for job in self.jobs or ())
+        alive = sum(job.state.is_alive for job in self.jobs or ())
         newer = sum(when >= self.asked for when in self.memory.submitted.values())
         most = min(self.settings.max_jobs, self.spec.ranges.last_index - self.provisioning.standing + 1)
         return most - alive - newer - len(self.memory.submitting)
@@ -205,8 +202,7 @@ class Service:
     # --- submitting ---------------------------------------------------------------------------------------------
 
     def _submit(self, pod: Object) -> None:
-        uid = pod["metadata"]["uid"]
-        self.memory.submitting.add(uid)
+        self.memory.submitting.add(uid(pod))
         self.pool.submit(self._submit_one, pod).add_done_callback(
             lambda done: self.news.put(lambda: self._submitted(pod, done.result()))
         )
@@ -217,7 +213,7 @@ class Service:
         A pod that is gone, or has found a place in another's job, needs none.
         """
         try:
-            owners = self.kubernetes.owners(pod)
+            owners = self.pod_api.owners(pod)
             made = submission(
                 pod,
                 owners,
@@ -227,70 +223,64 @@ class Service:
                 python=sys.executable,
                 given=self.provisioning.options,
             )
-            marked = self.kubernetes.annotate(pod, {MARK: timestamp()})
+            marked = self.pod_api.annotate(pod, {MARK: timestamp()})
             if not marked or marked["spec"].get("nodeName"):
                 return None
             job = self.slurm.sbatch(made.script, made.options)
-            self.kubernetes.annotate(pod, {NUMBER: str(job)})
-            self.kubernetes.event(pod, "Normal", "Submitted", f"submitted job {job} to Slurm")
+            self.pod_api.annotate(pod, {NUMBER: str(job)})
+            self.pod_api.event(pod, NORMAL, "Submitted", f"submitted job {job} to Slurm")
         except Exception as error:  # noqa: BLE001 - it is handed to the main thread, which knows what to do
             return error
         return job
 
     def _submitted(self, pod: Object, result: int | Exception | None) -> None:
-        uid, now = pod["metadata"]["uid"], time.monotonic()
-        self.memory.submitting.discard(uid)
-        self.next_look = min(self.next_look, now + BUSY)
+        key, now = uid(pod), time.monotonic()
+        self.memory.submitting.discard(key)
+        self.next_squeue = min(self.next_squeue, now + SQUEUE_INTERVAL)
         if not isinstance(result, UsageError):
-            self.memory.marked[uid] = now
+            self.memory.marked[key] = now
         if isinstance(result, int):
             self.memory.submitted[result] = now
         if result is None or isinstance(result, int):
             return
         log.warning("%s/%s: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], result)
-        kind = refusals.kind(result)
-        if kind is refusals.Kind.NOT_NOW:
-            self.memory.hold = now + refusals.PAUSE
-        if kind is refusals.Kind.FULL:
-            self.memory.hold = now + refusals.FULL_PAUSE
-        if kind is refusals.Kind.NEVER:
-            self.memory.refuse(uid, now)
-        self.memory.due[uid] = max(self.memory.due.get(uid, 0.0), self.memory.hold, now + BUSY)
-        if isinstance(result, PinnaceError):
+        refusal = refusals.refusal_of(result)
+        if refusal is refusals.Refusal.TRANSIENT:
+            self.memory.hold = now + refusals.UNREACHABLE_PAUSE
+        if refusal is refusals.Refusal.SUBMIT_LIMIT:
+            self.memory.hold = now + refusals.SUBMIT_LIMIT_PAUSE
+        if refusal is refusals.Refusal.PERMANENT:
+            self.memory.refuse(key, now)
+        self.memory.due[key] = max(self.memory.due.get(key, 0.0), self.memory.hold, now + SQUEUE_INTERVAL)
+        if isinstance(result, PinnaceError) and not isinstance(result, ApiError):  # that may be no matter of the pod
             text = f"{result.message} {result.hint}".strip()
-            if self.memory.told.get(uid) != text:
-                self.memory.told[uid] = text
-                self._attempt(lambda: self.hands.refused(pod, text))
-
-
-def slim(thing: Object) -> Object:
-    """An object without what we never look at: a thousand pods shall be small."""
-    metadata = {name: value for name, value in thing["metadata"].items() if name != "managedFields"}
-    return thing | {"metadata": metadata}
+            if self.memory.told.get(key) != text:
+                self.memory.told[key] = text
+                self._attempt(lambda: self.actions.refused(pod, text))
 
 
 def wait_for_api(spec: ClusterSpec) -> Access:
     """The API, once it answers."""
-    deadline = time.monotonic() + HEAD_LIMIT
+    deadline = time.monotonic() + API_LIMIT
     while time.monotonic() < deadline:
         if access := head_access.access(spec):
-            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+            with contextlib.suppress(*API_FAILURES):
                 Api(access, timeout=2.0).get("/api/v1/nodes?limit=1")
                 return access
-        time.sleep(HEAD_PAUSE)
-    raise SlurmError("the API does not answer")
+        time.sleep(API_INTERVAL)
+    raise ClusterError("the API does not answer")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="pinnace-provisioner")
     parser.add_argument("--cluster", type=Path, required=True)
-    words = parser.parse_args()
+    args = parser.parse_args()
     threading.excepthook = end_with_thread
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     for name in set(os.environ) - set(submission_environment(os.environ)):
-        del os.environ[name]  # squeue, too, would take the enclosing job's for wishes
-    spec = ClusterSpec.load(words.cluster)
-    Service(spec, wait_for_api(spec)).run()
+        del os.environ[name]  # squeue, too, takes the enclosing job's variables for options
+    spec = ClusterSpec.load(args.cluster)
+    PodJobController(spec, wait_for_api(spec)).run()
 
 
 if __name__ == "__main__":

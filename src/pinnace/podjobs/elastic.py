@@ -6,38 +6,43 @@ import contextlib
 import logging
 import math
 import secrets
-import shlex
 import time
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import SlurmError
+from pinnace.kube import conditions
+from pinnace.kube.pods import is_terminal
 from pinnace.kube.quantities import quantity
 from pinnace.kube.resources import MEMORY, needs
-from pinnace.podjobs import flags, refusals
-from pinnace.podjobs.pod_status import is_terminal
+from pinnace.podjobs import refusals
 from pinnace.podjobs.reconciler import ELASTIC, is_ours, job_of_node
+from pinnace.podjobs.settings import node_cpus, node_memory
 from pinnace.podjobs.submission import GRACE, MIB, claimed, fixed_options, node_script, tag
-from pinnace.slurm.states import Phase
-from pinnace.slurm.times import parse_span
+from pinnace.slurm.allowed_options import owner_options
+from pinnace.slurm.options import argv, merge
+from pinnace.slurm.times import parse_duration
 from pinnace.spec import agent_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from pinnace.podjobs.actions import Kubernetes
+    from pinnace.podjobs.pod_api import PodApi
     from pinnace.podjobs.reconciler import World
     from pinnace.podjobs.settings import Settings
-    from pinnace.slurm.commands import Job, Slurm
+    from pinnace.slurm.commands import Slurm
+    from pinnace.slurm.jobs import QueuedJob
+    from pinnace.slurm.options import SbatchOptions
     from pinnace.spec import ClusterSpec
 
     Object = dict[str, Any]
     Amounts = dict[str, Decimal]
 
 SETTLE = 12.0  # seconds after which the last submission of one of us that died is in the queue, or never will be
-PAUSE = 3.0  # seconds between submissions of nodes for the same pods
+SUBMIT_INTERVAL = 3.0  # seconds between submissions of nodes for the same pods
+REFUSED_PAUSE = 60.0  # seconds for which no node is submitted after one was refused for good
 NODE_PODS = 250
 
 log = logging.getLogger("pinnace.podjobs")
@@ -54,29 +59,16 @@ class Shape:
         return {"cpu": Decimal(self.cpus), MEMORY: self.memory * MIB, "pods": Decimal(NODE_PODS)}
 
 
-def size(text: str) -> int:
-    """MiB of a size as sbatch takes it: a number of megabytes, or with K, M, G, T."""
-    factors = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
-    unit = text[-1:].upper()
-    return math.ceil(float(text[:-1]) * factors[unit]) if unit in factors else int(text)
-
-
-def shape(options: Sequence[str], largest: Shape) -> Shape:
+def shape(options: SbatchOptions, largest: Shape) -> Shape:
     """Of the nodes that these options ask for; without a wish, the largest that the partition has."""
-    given = flags.parse(shlex.join(options), by_owner=True)
-    cpus = int(given.get("cpus-per-task") or largest.cpus)
-    memory = size(str(given["mem"])) if given.get("mem") else largest.memory
-    return Shape(cpus=cpus, memory=memory or largest.memory)
+    return Shape(cpus=node_cpus(options) or largest.cpus, memory=node_memory(options) or largest.memory)
 
 
 def is_stuck(pod: Object) -> bool:
     """Whether Kubernetes' own scheduler found no node for it."""
     if is_ours(pod) or pod["spec"].get("nodeName"):
         return False
-    return any(
-        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
-        for condition in pod["status"].get("conditions", ())
-    )
+    return bool(conditions.find(pod, "PodScheduled").get("reason") == "Unschedulable")
 
 
 def _requests(container: Object) -> Amounts:
@@ -107,10 +99,10 @@ def pack(demands: Iterable[Amounts], offer: Amounts) -> int:
     return len(bins)
 
 
-def seconds(text: str) -> float:
-    """Of a time as squeue prints it. What is no time is for ever."""
-    span = parse_span(text)
-    return math.inf if span is None else span
+def seconds_left(job: QueuedJob) -> float:
+    """Until the time limit of a job; without one, for ever."""
+    left = parse_duration(job.time_left)
+    return math.inf if left is None else left
 
 
 def busy_nodes(pods: Iterable[Object]) -> set[str]:
@@ -128,7 +120,7 @@ def busy_nodes(pods: Iterable[Object]) -> set[str]:
 class Elastic:
     """Keeps as many elastic nodes as are needed, between the user's bounds."""
 
-    kubernetes: Callable[[], Kubernetes]
+    pod_api: Callable[[], PodApi]
     slurm: Slurm
     spec: ClusterSpec
     settings: Settings
@@ -143,9 +135,9 @@ class Elastic:
         return self.spec.directory / "elastic"
 
     @property
-    def options(self) -> list[str]:
+    def options(self) -> SbatchOptions:
         provisioning = self.spec.provisioning
-        return [*(provisioning.options if provisioning else ()), *self.settings.elastic]
+        return owner_options([*(provisioning.options if provisioning else ()), *self.settings.elastic])
 
     def step(self, world: World, pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float) -> None:
         provisioning = self.spec.provisioning
@@ -158,12 +150,14 @@ class Elastic:
         jobs = [
             job
             for job in world.jobs
-            if (claimed(job.comment, self.spec.name) or "").startswith(ELASTIC) and job.state.phase is not Phase.ENDED
+            if (claimed(job.comment, self.spec.name) or "").startswith(ELASTIC) and job.state.is_alive
         ]
         ending = self._leave(jobs, pods, nodes, now)
         self._join(jobs, ending, pods, nodes, now)
 
-    def _leave(self, jobs: list[Job], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float) -> set[int]:
+    def _leave(
+        self, jobs: list[QueuedJob], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float
+    ) -> set[int]:
         """End what was idle for long enough, and empty what is about to be ended by Slurm. Gives the latter."""
         least = self.spec.provisioning.elastic[0] if self.spec.provisioning else 0
         busy = busy_nodes(pods.values())
@@ -174,7 +168,7 @@ class Elastic:
         }
         for name, node in joined.items():
             number = job_of_node(name) or 0
-            late = seconds(alive[number].time_left) < self.settings.drain_seconds + GRACE
+            late = seconds_left(alive[number]) < self.settings.drain_seconds + GRACE
             if late:
                 ending.add(number)
                 self._drain(node, [pod for pod in pods.values() if pod["spec"].get("nodeName") == name])
@@ -193,17 +187,22 @@ class Elastic:
 
     def _cordon(self, node: Object) -> None:
         if not node["spec"].get("unschedulable"):
-            self.kubernetes().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
+            self.pod_api().patch_node(node["metadata"]["name"], {"spec": {"unschedulable": True}})
 
     def _drain(self, node: Object, pods: list[Object]) -> None:
         """Before a node's time is over: no more pods, and those that are there go elsewhere in order."""
         self._cordon(node)
         for pod in pods:
             if not pod["metadata"].get("deletionTimestamp") and pod["status"].get("phase") == "Running":
-                self.kubernetes().evict(pod)
+                self.pod_api().evict(pod)
 
     def _join(
-        self, jobs: list[Job], ending: set[int], pods: Mapping[str, Object], nodes: Mapping[str, Object], now: float
+        self,
+        jobs: list[QueuedJob],
+        ending: set[int],
+        pods: Mapping[str, Object],
+        nodes: Mapping[str, Object],
+        now: float,
     ) -> None:
         provisioning = self.spec.provisioning
         if provisioning is None or now < self.hold:
@@ -220,28 +219,30 @@ class Elastic:
             self._submit(now)
 
     def _largest(self) -> Shape:
-        partition = flags.parse(shlex.join(self.options), by_owner=True).get("partition")
-        return Shape(**self.slurm.largest_node(partition))
+        return Shape(**self.slurm.largest_node(self.options.get("partition")))
 
     def _submit(self, now: float) -> None:
         claim = f"{ELASTIC}{secrets.token_hex(6)}"
-        self.hold = now + PAUSE
+        self.hold = now + SUBMIT_INTERVAL
         self.stamp.touch()
-        given = flags.parse(shlex.join(self.options), by_owner=True)
-        asked = shape(self.options, self.largest or Shape(cpus=1, memory=1024))
-        options = flags.merge(
+        given = self.options
+        asked = shape(given, self.largest or Shape(cpus=1, memory=1024))
+        options = merge(
             {"cpus-per-task": str(asked.cpus), "mem": f"{asked.memory}M", "job-name": f"pinnace-{self.spec.name}-node"},
             {name: value for name, value in given.items() if name not in {"nodes", "ntasks"}},
         )
         agent = agent_argv(self.spec.directory, "--join", "--label=pinnace.dev/elastic=true")
-        argv = [
-            *flags.argv(options),
+        args = [
+            *argv(options),
             *fixed_options(self.spec.directory),
             f"--comment={tag(self.spec.name, claim)}:node",
         ]
         try:
-            job = self.slurm.sbatch(node_script(agent), argv)
+            job = self.slurm.sbatch(node_script(agent), args)
         except SlurmError as error:
-            self.hold = now + (refusals.FULL_PAUSE if refusals.kind(error) is not refusals.Kind.NEVER else 60.0)
+            refusal = refusals.refusal_of(error)
+            self.hold = now + (
+                refusals.SUBMIT_LIMIT_PAUSE if refusal is not refusals.Refusal.PERMANENT else REFUSED_PAUSE
+            )
             raise
         log.info("submitted job %s for one more node", job)

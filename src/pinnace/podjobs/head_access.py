@@ -1,4 +1,4 @@
-"""The way to the API for those of ours who are on a host's network, where Slurm is: through the head's host."""
+"""Access to the API from a host's network, where Slurm is: through the port that the head's host forwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node that joins is called and marked with.
+"""The name, labels and taints of a node that joins.
 
 Apart from ``podjobs.pod_runner``, because the agent starts with this alone: its own start is on the way of every pod.
 """

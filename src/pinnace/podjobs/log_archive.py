@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             ):
                 self.wfile.write(text)
 
-    def log_message(self, *_words: object) -> None:
+    def log_message(self, *_args: object) -> None:
         pass
 
 

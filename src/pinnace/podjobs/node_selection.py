@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.errors import UsageError
 
 if TYPE_CHECKING:
-    from pinnace.podjobs.flags import Options
+    from pinnace.slurm.options import SbatchOptions
 
     Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ PARTITION, HOST, FEATURE = "pinnace.dev/partition", "pinnace.dev/host", "feature
 SAME_EVERYWHERE = {"kubernetes.io/os": {"linux"}, "kubernetes.io/arch": {"amd64", "arm64"}}
 
 
-def selection(pod: Object) -> tuple[Options, dict[str, str]]:
+def selection(pod: Object) -> tuple[SbatchOptions, dict[str, str]]:
     """The options, and the labels that the node must then have."""
     spec = pod["spec"]
     demands = [{"key": key, "operator": "In", "values": [value]} for key, value in spec.get("nodeSelector", {}).items()]
@@ -32,7 +32,7 @@ def selection(pod: Object) -> tuple[Options, dict[str, str]]:
         if term.get("matchFields"):
             raise UsageError("node affinity on fields cannot be asked of Slurm")
         demands += term.get("matchExpressions", [])
-    options: Options = {}
+    options: SbatchOptions = {}
     features: list[str] = []
     labels: dict[str, str] = {}
     for demand in demands:
@@ -55,7 +55,7 @@ def selection(pod: Object) -> tuple[Options, dict[str, str]]:
     return options, labels
 
 
-def _set(options: Options, name: str, values: list[str]) -> None:
+def _set(options: SbatchOptions, name: str, values: list[str]) -> None:
     earlier = options.get(name)
     chosen = [value for value in values if earlier is None or value in earlier.split(",")]
     if not chosen:

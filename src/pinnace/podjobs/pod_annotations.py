@@ -6,12 +6,13 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pinnace.errors import UsageError
-from pinnace.podjobs import flags
+from pinnace.slurm.allowed_options import check_pod_values, pod_options
+from pinnace.slurm.options import merge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pinnace.podjobs.flags import Options
+    from pinnace.slurm.options import SbatchOptions
 
 DOMAIN = "pinnace.dev"
 FLAGS = (
@@ -40,13 +41,13 @@ _SLINKY = {
 _OF_SLINKY_ITSELF = {"group-id", "user-id", "shared", "tasks-per-node", "external-node", "jobid", "placeholder"}
 
 
-def options(annotations: Mapping[str, str], *, also: frozenset[str] = frozenset()) -> Options:
+def options(annotations: Mapping[str, str], *, also: frozenset[str] = frozenset()) -> SbatchOptions:
     """What an object's annotations ask of sbatch. Our own word counts most."""
-    found = flags.checked(_slinky(annotations))
+    found = check_pod_values(_slinky(annotations))
     for name in FLAGS:
         if name in annotations:
             try:
-                found = flags.merge(found, flags.parse(annotations[name], also=also))
+                found = merge(found, pod_options(annotations[name], also=also))
             except UsageError as error:
                 raise UsageError(f"annotation {name}: {error.message}") from error
     return found
@@ -68,9 +69,9 @@ def mpi_flags(annotations: Mapping[str, str]) -> str | None:
     return given
 
 
-def _slinky(annotations: Mapping[str, str]) -> Options:
+def _slinky(annotations: Mapping[str, str]) -> SbatchOptions:
     given = {name.removeprefix(SLINKY): value for name, value in annotations.items() if name.startswith(SLINKY)}
-    found: Options = {}
+    found: SbatchOptions = {}
     for name, value in given.items():
         if name in _SLINKY:
             found[_SLINKY[name]] = value

@@ -1,6 +1,6 @@
 """A node that is there for one pod: it takes the pod to itself, and ends when the pod has ended.
 
-A short pod may be followed by others of its kind (see ``podjobs.next_pod``).
+A short pod may be followed by others of its kind (see ``podjobs.reuse``).
 
 Its helper runs beside the agent, on the host's network, and speaks with the API where the head's host offers it. The
 pod is bound before the kubelet runs, so that the kubelet finds it the moment it looks.
@@ -23,14 +23,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pinnace.kube.client import Api, ApiError, timestamp
+from pinnace.errors import ApiError
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
+from pinnace.kube.pods import exit_code, has_ended
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.podjobs import head_access, pod_status
-from pinnace.podjobs.actions import Kubernetes
-from pinnace.podjobs.container_status import Notes, container_code, has_ended, is_spent, room_for_two
+from pinnace.podjobs.container_status import ContainerdStatus, fits_twice, is_completed
 from pinnace.podjobs.joining import EVICTED
-from pinnace.podjobs.next_pod import Succession, bind
+from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import retirement
+from pinnace.podjobs.reuse import JobReuse, bind
 from pinnace.podjobs.submission import claim_names, tenant_of
 from pinnace.spec import HEAD
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinnace.kube.access import Access
-    from pinnace.podjobs.start_throttle import Turn
+    from pinnace.podjobs.start_throttle import StartSlot
     from pinnace.spec import ClusterSpec, NodeSpec, Tenant
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
@@ -56,15 +58,16 @@ class PodRunner:
     ``containerd`` is containerd's directory on the host.
     """
 
-    def __init__(self, node: NodeSpec, turn: Turn | None, containerd: Path) -> None:
+    def __init__(self, node: NodeSpec, turn: StartSlot | None, containerd: Path) -> None:
         if node.tenant is None:
             raise ValueError("this node is for no pod")
-        self.node, self.tenant, self.turn, self.notes = node, node.tenant, turn, Notes(containerd)
+        self.node, self.tenant, self.turn = node, node.tenant, turn
+        self.containerd = ContainerdStatus(containerd)
         self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
         self.evicted = threading.Event()
-        self.succession = Succession(node, self.api)
+        self.reuse = JobReuse(node, self.api)
 
     def evict(self) -> None:
         """From another thread: the pod is to end, and no other follows."""
@@ -76,16 +79,18 @@ class PodRunner:
         pod = _take(self.api, self.tenant, self.node)
         watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
         if pod and pod["spec"]["nodeName"] != self.node.name:
-            pod = self.succession.follow(pod)
+            pod = self.reuse.bind_next(pod)
         elif pod and has_ended(pod):  # we were started again, and it may have been followed
-            pod = self.succession.present() or pod
+            pod = self.reuse.pod_on_node() or pod
         last, before = pod, []
         while pod:
             if claims := claim_names(pod):
                 work = (Api(self.access), self.node.name, tenant_of(pod), claims)
                 threading.Thread(target=_choose_volumes, args=work, daemon=True).start()
-            early = room_for_two(pod, self.node.share) and self.succession.open
-            last = self._live(pod, partial(is_spent, noted=self.notes.exit_code) if early else has_ended)
+            early = fits_twice(pod, self.node.share) and self.reuse.is_open
+            last = self._live(
+                pod, partial(is_completed, exit_code_of=self.containerd.exit_code) if early else has_ended
+            )
             pod = self._following(last)
             if pod and last:
                 before.append(last)
@@ -93,16 +98,16 @@ class PodRunner:
                 last = self._live(last)
                 pod = self._following(last)
         for earlier in before:
-            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
-                self._live(Kubernetes(self.api).current(earlier))
-        code = container_code(last) if last else 0  # who deletes a pod has not failed
+            with contextlib.suppress(*API_FAILURES):
+                self._live(PodApi(self.api).current(earlier))
+        code = exit_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
 
     def retire_node(self) -> None:
         """From now on the archive answers for this node. The provisioner does the same for nodes that were killed."""
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+        with contextlib.suppress(*API_FAILURES):
             retired = retirement(str(self.node.cluster.ranges.node(HEAD)), timestamp())
-            Kubernetes(self.api).set_node_status(self.node.name, retired)
+            PodApi(self.api).set_node_status(self.node.name, retired)
 
     def keep_node_retired(self) -> None:
         """Until the agent ends us: the kubelet may say once more that its node is there."""
@@ -111,9 +116,9 @@ class PodRunner:
             self.retire_node()
 
     def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
-        if not last or container_code(last) or self.evicted.is_set():
+        if not last or exit_code(last) or self.evicted.is_set():
             return None
-        return self.succession.follow(last)
+        return self.reuse.bind_next(last)
 
     def _live(
         self, pod: dict[str, Any] | None, done: Callable[[dict[str, Any]], bool] = has_ended
@@ -133,13 +138,13 @@ class PodRunner:
             if heard:
                 pod = self._as_heard(pod, heard)
             if self.turn and (pod is None or pod["status"].get("phase") != "Pending"):
-                self.turn.hand_on()
+                self.turn.release()
                 self.turn = None
         return pod
 
     def _patience(self, deadline: float, done: Callable[[dict[str, Any]], bool]) -> float | None:
         """How long to wait for news: what containerd notes has to be looked for, while another pod may still follow."""
-        if done is not has_ended and self.succession.open:
+        if done is not has_ended and self.reuse.is_open:
             return CONTAINERD_INTERVAL
         return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
@@ -152,8 +157,8 @@ class PodRunner:
         for found in heard.objects:
             if found["metadata"]["uid"] == uid:
                 return found
-        with contextlib.suppress(ApiError, OSError, http.client.HTTPException):  # the list may be older than the pod
-            return Kubernetes(self.api).current(pod)
+        with contextlib.suppress(*API_FAILURES):  # the list may be older than the pod
+            return PodApi(self.api).current(pod)
         return pod
 
 
@@ -163,7 +168,7 @@ def is_waited_for(cluster: ClusterSpec, tenant: Tenant) -> bool:
         pod = Api(_access(cluster)).get(tenant.path)
     except ApiError as error:
         return error.code != http.HTTPStatus.NOT_FOUND
-    except (OSError, http.client.HTTPException):
+    except API_UNREACHABLE:
         return True
     return bool(pod["metadata"]["uid"] == tenant.uid and not pod["spec"].get("nodeName"))
 
@@ -212,7 +217,7 @@ def _take(api: Api, tenant: Tenant, node: NodeSpec) -> dict[str, Any] | None:
         except ApiError as error:
             if error.code == http.HTTPStatus.NOT_FOUND:
                 return None
-        except (OSError, http.client.HTTPException):
+        except API_UNREACHABLE:
             pass
         else:
             if pod["metadata"]["uid"] != tenant.uid:
@@ -228,7 +233,7 @@ def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> No
     while claims and time.monotonic() < deadline:
         for name in sorted(claims):
             path = f"/api/v1/namespaces/{tenant.namespace}/persistentvolumeclaims/{name}"
-            with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+            with contextlib.suppress(*API_FAILURES):
                 claim = api.get(path)
                 if claim["status"].get("phase") == "Pending":
                     api.patch(path, {"metadata": {"annotations": {SELECTED: node}}})
@@ -238,6 +243,6 @@ def _choose_volumes(api: Api, node: str, tenant: Tenant, claims: set[str]) -> No
 
 def _set_deadline(api: Api, tenant: Tenant) -> None:
     """Let the kubelet end the pod: its time is up."""
-    with contextlib.suppress(ApiError, OSError, http.client.HTTPException):
+    with contextlib.suppress(*API_FAILURES):
         metadata = {"uid": tenant.uid, "annotations": {pod_status.EVICTED: "true"}}
         api.patch(tenant.path, {"metadata": metadata, "spec": {"activeDeadlineSeconds": 1}})

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pinnace.kube import pods
+from pinnace.kube.conditions import condition
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
     Object = dict[str, Any]
 
-TERMINAL = ("Succeeded", "Failed")
 EVICTED = "pinnace.dev/evicted"  # an annotation: the node was told by Slurm to end the pod
 KILLED = 137  # the exit code of what was killed
 # Slurm's state: the pod's reason, what it means. Others are a failure of the job itself.
@@ -28,10 +29,6 @@ REASONS = {
     JobState.PREEMPTED: ("SlurmPreempted", "was preempted"),
 }
 DISRUPTIONS = {"SlurmNodeFail", "SlurmPreempted"}  # not the pod's fault: see a Job's podFailurePolicy
-
-
-def is_terminal(pod: Object) -> bool:
-    return pod["status"].get("phase") in TERMINAL
 
 
 def reason(job: int, state: JobState | None) -> tuple[str, str]:
@@ -53,7 +50,7 @@ def read_log(state: JobState | None, log: str) -> JobState | None:
 def needs_explanation(pod: Object) -> bool:
     """Whether a pod was ended because Slurm said so, and does not say it yet."""
     evicted = EVICTED in pod["metadata"].get("annotations", {})
-    return evicted and pod["status"].get("phase") == "Failed" and pod["status"].get("reason") == "DeadlineExceeded"
+    return evicted and pods.phase(pod) == pods.FAILED and pod["status"].get("reason") == "DeadlineExceeded"
 
 
 def explanation(job: int, state: JobState | None, now: str) -> Object:
@@ -69,7 +66,7 @@ def explanation(job: int, state: JobState | None, now: str) -> Object:
 def failure(pod: Object, job: int, state: JobState | None, now: str) -> Object:
     """The status of a pod whose node died with its job."""
     word, text = reason(job, state)
-    status: Object = {"phase": "Failed", "reason": word, "message": text}
+    status: Object = {"phase": pods.FAILED, "reason": word, "message": text}
     for kind, containers in (("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")):
         reported = {entry["name"]: entry for entry in pod["status"].get(kind, ())}
         ended = [
@@ -79,16 +76,12 @@ def failure(pod: Object, job: int, state: JobState | None, now: str) -> Object:
         ]
         if ended:
             status[kind] = ended
-    conditions = [
-        {"type": name, "status": "False", "reason": "PodFailed", "lastTransitionTime": now}
-        for name in ("Ready", "ContainersReady")
-    ]
+    conditions = [condition(name, "False", "PodFailed", now=now) for name in ("Ready", "ContainersReady")]
     return status | {"conditions": [*conditions, *_disruption(word, text, now)]}
 
 
 def _disruption(word: str, text: str, now: str) -> list[Object]:
-    about = {"type": "DisruptionTarget", "status": "True", "reason": word, "message": text, "lastTransitionTime": now}
-    return [about] if word in DISRUPTIONS else []
+    return [condition("DisruptionTarget", "True", word, text, now=now)] if word in DISRUPTIONS else []
 
 
 def _ended(entry: Object | None, container: Object, word: str, now: str) -> Object:

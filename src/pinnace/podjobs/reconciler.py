@@ -17,120 +17,55 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.bootstrap import is_ready
 from pinnace.controlplane.placement import SCHEDULER
+from pinnace.kube.conditions import condition
+from pinnace.kube.nodes import INTERNAL_IP, READY, is_ready
+from pinnace.kube.pods import is_terminal
+from pinnace.kube.workqueue import Backoff
 from pinnace.podjobs import pod_status
+from pinnace.podjobs.actions import (
+    AskAccounting,
+    Cancel,
+    Explain,
+    Fail,
+    Forget,
+    FreeIndex,
+    Number,
+    Remove,
+    Retire,
+    Submit,
+    Tell,
+)
 from pinnace.podjobs.submission import claimed
 from pinnace.slurm.states import JobState, Phase
+from pinnace.slurm.times import format_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pinnace.slurm.commands import Job
+    from pinnace.podjobs.actions import Action
+    from pinnace.slurm.jobs import QueuedJob
     from pinnace.spec import NodeRecord
 
 Object = dict[str, Any]
 
 MARK, NUMBER = "pinnace.dev/submitted-at", "pinnace.dev/job"  # annotations of a pod
 JOB_LABEL = "pinnace.dev/job"  # of a node
-DIGITS = 10  # of the largest number that a job can have
-LARGEST = 0xFFFFFFF0  # and that number; those behind it mean other things to Slurm
-MOST_JOBS = 100  # that accounting is asked for at once
+MAX_JOB_ID = 0xFFFFFFF0  # those behind it mean other things to Slurm
+MAX_JOB_DIGITS = 10  # of that number
+MAX_ACCOUNTING_JOBS = 100  # that accounting is asked for at once
 NO_NODE: Object = {"status": {}}
 NO_POD: Object = {"spec": {}}
 ELASTIC = "elastic-"  # begins the claim of a job that is a node for anybody
-ARCHIVE_PORT = 10242  # where ended nodes' logs are read, see node.archive
-SURE = 2.0  # seconds between the moment that we know of a job, and a look at the queue that would show it
-VISIBLE = 10.0  # seconds after which a submission that we did not see the end of is in the queue, or never will be
+ARCHIVE_PORT = 10242  # where ended nodes' logs are read, see podjobs.log_archive
+SQUEUE_LAG = 2.0  # seconds after which squeue shows a job that we know of
+SUBMISSION_LIMIT = 10.0  # seconds after which a submission of one of us that died is in the queue, or never will be
 JOIN_LIMIT = 300.0  # seconds that a job may run before its node takes the pod
 LEAVE_LIMIT = 30.0  # seconds that a job may run after its pod has ended
-LONG = 3600.0  # seconds for which oddities are remembered
-COLD = 60.0  # seconds until nobody has a connection to a node any more that was killed
-RETELL = 60.0  # seconds before another guess of Slurm when a job may start is worth a word to all its pods
-AGAIN = (10.0, 30.0, 60.0, 120.0, 300.0)  # seconds before try n + 1 of what Slurm, or we, refused
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submit:
-    pod: Object
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cancel:
-    """End jobs; by killing them where Slurm shall not call them cancelled, which is what users do."""
-
-    jobs: tuple[int, ...]
-    why: str
-    kill: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tell:
-    """Let a pod's condition say why it waits."""
-
-    pod: Object
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    """Note the number of a job that we did not see submitted."""
-
-    pod: Object
-    job: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fail:
-    pod: Object
-    job: int
-    state: JobState | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explain:
-    pod: Object
-    job: int
-    state: JobState | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remove:
-    """Delete a pod that waits for a kubelet that is gone."""
-
-    pod: Object
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskAccounting:
-    """How jobs ended that squeue has forgotten."""
-
-    jobs: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retire:
-    """Say that a node has ended; its pods' logs are in the archive."""
-
-    node: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forget:
-    """Delete all that is left of a node."""
-
-    node: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreeIndex:
-    index: int
-    node: str
-
-
-Action = (
-    Submit | Cancel | Tell | Number | Fail | Explain | Remove | AskAccounting | Retire | Forget | FreeIndex
-)  # fmt: skip
+MEMORY_LIMIT = 3600.0  # seconds for which ``Memory`` keeps when something was first seen
+LINK_LIMIT = 60.0  # seconds after which no other node has a link to a node that was killed
+CONDITION_INTERVAL = 60.0  # seconds between conditions of a pod that differ only in when Slurm expects its job to start
+RESUBMIT_DELAYS = (10.0, 30.0, 60.0, 120.0, 300.0)  # seconds before the next try of what Slurm, or we, refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +89,7 @@ class Memory:
     )  # pod: when its last submission was over, whatever came of it
     submitted: dict[int, float] = field(default_factory=dict)  # job: when sbatch returned
     due: dict[str, float] = field(default_factory=dict)  # pod: not before
-    tries: dict[str, int] = field(default_factory=dict)
+    resubmissions: Backoff[str] = field(default_factory=lambda: Backoff(RESUBMIT_DELAYS))  # by pod
     ended: dict[int, Ended] = field(default_factory=dict)  # what accounting said
     next_accounting: float = 0.0  # it is not asked before
     since: dict[str, float] = field(default_factory=dict)  # when something odd was first seen
@@ -162,9 +97,8 @@ class Memory:
     hold: float = 0.0  # no submission before
 
     def refuse(self, uid: str, now: float) -> None:
-        """Try again, later and later."""
-        tried = self.tries[uid] = self.tries.get(uid, 0) + 1
-        self.due[uid] = now + AGAIN[min(tried, len(AGAIN)) - 1]
+        """Submit the job of a pod again, later each time."""
+        self.due[uid] = now + self.resubmissions.next_delay(uid)
 
     def odd_for(self, what: str, now: float) -> float:
         """For how long something has been odd; the first call begins to count."""
@@ -174,11 +108,12 @@ class Memory:
         """Keep nothing about what is not there any more."""
         named = {job for pod in pods.values() for job in named_jobs(pod)}
         self.ended = {job: ended for job, ended in self.ended.items() if job in named}
-        for mapping in (self.due, self.tries, self.told, self.marked):
+        for mapping in (self.due, self.told, self.marked):
             for uid in [uid for uid in mapping if uid not in pods]:
                 del mapping[uid]
-        self.since = {what: when for what, when in self.since.items() if now - when < LONG}
-        self.submitted = {job: when for job, when in self.submitted.items() if job in jobs or now - when < LONG}
+        self.resubmissions.forget_others(pods)
+        self.since = {what: when for what, when in self.since.items() if now - when < MEMORY_LIMIT}
+        self.submitted = {job: when for job, when in self.submitted.items() if job in jobs or now - when < MEMORY_LIMIT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +123,7 @@ class World:
     cluster: str
     pods: Mapping[str, Object]  # by uid
     nodes: Mapping[str, Object]  # those that have joined, by name
-    jobs: Sequence[Job] | None
+    jobs: Sequence[QueuedJob] | None
     asked: float
     files: Mapping[int, NodeRecord]  # of those that have joined, by index
 
@@ -204,8 +139,8 @@ def job_of_node(name: str) -> int | None:
 
 def job_number(text: str) -> int | None:
     """The number of a job in what others may have written: an annotation of a pod can be anything."""
-    number = int(text) if len(text) <= DIGITS and text.isascii() and text.isdigit() else 0
-    return number if 0 < number <= LARGEST else None
+    number = int(text) if len(text) <= MAX_JOB_DIGITS and text.isascii() and text.isdigit() else 0
+    return number if 0 < number <= MAX_JOB_ID else None
 
 
 def named_jobs(pod: Object) -> set[int]:
@@ -223,15 +158,15 @@ class _Pass:
     def __init__(self, world: World, memory: Memory, now: float, room: int) -> None:
         self.world, self.memory, self.now, self.room = world, memory, now, room
         self.jobs = {job.id: job for job in world.jobs or ()}
-        self.claims: dict[str, list[Job]] = {}
+        self.claims: dict[str, list[QueuedJob]] = {}
         for job in world.jobs or ():
             claim = claimed(job.comment, world.cluster)
-            if claim and job.state.phase is not Phase.ENDED:
+            if claim and job.state.is_alive:
                 self.claims.setdefault(claim, []).append(job)
         self.unknown: set[int] = set()  # jobs that have ended, nobody here knows how
 
         self.busy = {
-            pod["spec"].get("nodeName") for pod in world.pods.values() if not pod_status.is_terminal(pod)
+            pod["spec"].get("nodeName") for pod in world.pods.values() if not is_terminal(pod)
         }  # nodes with pods that have not ended
 
     def actions(self) -> Iterator[Action]:
@@ -252,8 +187,8 @@ class _Pass:
             return False
         known = self.jobs.get(job)
         if known is None:
-            return self.world.asked > self.memory.since.setdefault(f"missing {job}", self.now) + SURE
-        return known.state.phase is Phase.ENDED and known.state is not JobState.COMPLETING
+            return self.world.asked > self.memory.since.setdefault(f"missing {job}", self.now) + SQUEUE_LAG
+        return known.state.has_ended
 
     def _state(self, job: int, uid: str = "") -> JobState | None:
         """How a job ended, if it is proven to have been for this pod; without one, for anything of this cluster.
@@ -266,7 +201,7 @@ class _Pass:
         proven = uid in ended.claims if uid else bool(ended.claims)
         return ended.state if proven else None
 
-    def _of_queue(self, job: Job) -> Ended:
+    def _of_queue(self, job: QueuedJob) -> Ended:
         claim = claimed(job.comment, self.world.cluster)
         return Ended(state=job.state, claims=frozenset([claim] if claim else []))
 
@@ -281,11 +216,11 @@ class _Pass:
         """One question for all jobs. Those that have been missing for longest come first: pods can name new ones."""
         if self.unknown and self.now >= self.memory.next_accounting:
             oldest = sorted(self.unknown, key=lambda job: (self.memory.since.get(f"missing {job}", 0.0), job))
-            yield AskAccounting(jobs=tuple(oldest[:MOST_JOBS]))
+            yield AskAccounting(jobs=tuple(oldest[:MAX_ACCOUNTING_JOBS]))
 
     def _pod(self, uid: str, pod: Object) -> Iterator[Action]:
         name = pod["spec"].get("nodeName")
-        if pod_status.is_terminal(pod):
+        if is_terminal(pod):
             yield from self._terminal(pod)
         elif name:
             job = job_of_node(name)
@@ -329,13 +264,13 @@ class _Pass:
             return
         if MARK not in notes and uid not in self.memory.marked:  # what we did may not have come back to us yet
             yield from self._submit(uid, pod)
-        elif self.world.jobs is not None and self.world.asked > self.memory.marked.get(uid, 0.0) + SURE:
+        elif self.world.jobs is not None and self.world.asked > self.memory.marked.get(uid, 0.0) + SQUEUE_LAG:
             jobs = sorted(self.claims.get(uid, ()), key=lambda job: job.id)
             if jobs:
                 yield from self._queued(uid, pod, jobs)
             elif (number := job_number(notes.get(NUMBER, ""))) is not None:
                 yield from self._lost(uid, pod, number)
-            elif self.memory.odd_for(f"unseen {uid}", self.now) > VISIBLE:
+            elif self.memory.odd_for(f"unseen {uid}", self.now) > SUBMISSION_LIMIT:
                 yield from self._submit(uid, pod)
 
     def _submit(self, uid: str, pod: Object) -> Iterator[Action]:
@@ -343,7 +278,7 @@ class _Pass:
             self.room -= 1
             yield Submit(pod=pod)
 
-    def _queued(self, uid: str, pod: Object, jobs: list[Job]) -> Iterator[Action]:
+    def _queued(self, uid: str, pod: Object, jobs: list[QueuedJob]) -> Iterator[Action]:
         first, *doubles = jobs
         for double in doubles:
             yield Cancel(jobs=(double.id,), why=f"job {first.id} is for the same pod")
@@ -352,9 +287,9 @@ class _Pass:
         if first.state.phase is Phase.WAITING:
             self.memory.since.pop(f"joining {uid}", None)
             why = f"job {first.id} is {first.state.lower()} in {first.partition} ({first.reason})"
-            text = f"{why}, expected to start {first.start}" if first.start else why
+            text = f"{why}, expected to start {format_local(first.start)}" if first.start else why
             told = self.memory.told.get(uid, "")
-            recently = self.now - self.memory.since.get(f"told {uid}", 0.0) < RETELL
+            recently = self.now - self.memory.since.get(f"told {uid}", 0.0) < CONDITION_INTERVAL
             if told != text and not (recently and told.startswith(why)):
                 self.memory.since[f"told {uid}"] = self.now
                 yield Tell(pod=pod, text=text)
@@ -416,7 +351,7 @@ class _Pass:
                 continue
             node = self.world.nodes.get(name)
             if (node is None or is_retired(node)) and (
-                about.is_over or self.memory.odd_for(f"index {name}", self.now) > COLD
+                about.is_over or self.memory.odd_for(f"index {name}", self.now) > LINK_LIMIT
             ):
                 yield FreeIndex(index=index, node=name)
 
@@ -435,17 +370,9 @@ def is_retired(node: Object) -> bool:
 
 def retirement(address: str, now: str) -> Object:
     """The status of a node that has ended: it takes no pods, and its logs are read elsewhere."""
+    why = "its Slurm job has ended; the logs of its pods are kept until these are deleted"
     return {
-        "addresses": [{"type": "InternalIP", "address": address}],
+        "addresses": [{"type": INTERNAL_IP, "address": address}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": ARCHIVE_PORT}},
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "False",
-                "reason": "JobEnded",
-                "message": "its Slurm job has ended; the logs of its pods are kept until these are deleted",
-                "lastHeartbeatTime": now,
-                "lastTransitionTime": now,
-            }
-        ],
+        "conditions": [condition(READY, "False", "JobEnded", why, now=now) | {"lastHeartbeatTime": now}],
     }

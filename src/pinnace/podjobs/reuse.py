@@ -1,48 +1,70 @@
-"""Pods that may follow one another in the same job: so alike that Slurm could not tell their jobs apart.
+"""Reuse of a Slurm job by several pods, one after the other.
 
-A job that lasts a second costs Slurm and the node more than it gives. So a job whose pod has succeeded may take another
-that waits: one of the same owner, for which the very same options would be given to sbatch.
+A job that lasts a second costs Slurm and the node more than it gives. So a job whose pod has succeeded may run another
+that waits: one of the same controller, for which sbatch would get the very same options. Such pods have the same
+``reuse_key``.
+
+The node of the job looks for the next pod and binds it. Nobody else has to agree: a pod can be bound once, and whoever
+is first has it, be it this node, another, or the node of the job that was submitted for it. A job that is left without
+its pod looks for another in the same way, or is cancelled by the provisioner while it is pending.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http
 import json
+import os
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import SCHEDULER
-from pinnace.errors import UsageError
+from pinnace.errors import PinnaceError, UsageError
+from pinnace.kube import pods
+from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, ignoring
+from pinnace.kube.events import NORMAL
 from pinnace.podjobs.node_selection import selection
-from pinnace.podjobs.submission import controller, job_options, least_time
+from pinnace.podjobs.pod_api import PodApi
+from pinnace.podjobs.reconciler import NUMBER
+from pinnace.podjobs.settings import Settings
+from pinnace.podjobs.submission import comment, job_options, least_time, tenant_of
+from pinnace.slurm.commands import Slurm
 from pinnace.slurm.times import parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pinnace.podjobs.settings import Settings
+    from pinnace.kube.client import Api
+    from pinnace.spec import NodeSpec, Tenant
 
     Object = dict[str, Any]
 
-SEVERAL = {"nodes", "ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-core", "ntasks-per-gpu"}
-OF_ONE_JOB = {"begin", "deadline", "dependency", "hold"}
+SEVERAL_TASKS = {"nodes", "ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-core", "ntasks-per-gpu"}
+OF_ONE_JOB = {"begin", "deadline", "dependency", "hold"}  # options that mean this very submission
+LEAST_OF_LIMIT = 0.9  # the part of a job's time limit that its last pod has, if the pod does not say how long it needs
+MAX_CANDIDATES = 32  # pods of which one is chosen at random: other nodes that look choose others
+SEARCH_DELAYS = (0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)  # seconds before each search: a Job makes a pod when one has ended
 
 
-def likeness(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> str:
-    """Equal for pods that may follow one another; nothing for a pod that has its job to itself."""
-    if not controller(pod) or not settings.reuse_seconds:
+def reuse_key(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> str:
+    """Equal for pods that may run in the same job; empty for a pod that has its job to itself."""
+    controller = pods.controller_uid(pod)
+    if not controller or not settings.reuse_seconds:
         return ""
     try:
         options = job_options(pod, owners, settings, given)
         _, labels = selection(pod)
     except UsageError:
         return ""
-    if options.keys() & (SEVERAL | OF_ONE_JOB):
+    if options.keys() & (SEVERAL_TASKS | OF_ONE_JOB):
         return ""
     asked = {name: value for name, value in options.items() if name != "job-name"}
-    return json.dumps([pod["metadata"]["namespace"], controller(pod), asked, labels], sort_keys=True)
+    return json.dumps([pod["metadata"]["namespace"], controller, asked, labels], sort_keys=True)
 
 
-def window(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> float:
-    """For how many seconds after its start a job takes more pods: so that each has its time, or nine tenths of it."""
+def reuse_window(pod: Object, owners: Sequence[Object], settings: Settings, given: Sequence[str]) -> float:
+    """For how many seconds after its start a job takes more pods, so that the last has its time before the limit."""
     asked = job_options(pod, owners, settings, given).get("time")
     if not asked:
         return settings.reuse_seconds
@@ -50,15 +72,101 @@ def window(pod: Object, owners: Sequence[Object], settings: Settings, given: Seq
         limit = 60 * parse_limit(asked)
     except ValueError:  # without an end
         return settings.reuse_seconds
-    return max(0.0, min(settings.reuse_seconds, limit - (least_time(pod) or 0.9 * limit)))
+    return max(0.0, min(settings.reuse_seconds, limit - (least_time(pod) or LEAST_OF_LIMIT * limit)))
 
 
-def waits(pod: Object) -> bool:
+def is_waiting(pod: Object) -> bool:
     """Whether a pod is to be a job and has no node yet."""
     spec = pod["spec"]
-    return (
-        spec.get("schedulerName") == SCHEDULER
-        and not spec.get("nodeName")
-        and not pod["metadata"].get("deletionTimestamp")
-        and pod["status"].get("phase") == "Pending"
+    ours = spec.get("schedulerName") == SCHEDULER
+    return bool(
+        ours and not spec.get("nodeName") and not pods.is_being_deleted(pod) and pods.phase(pod) == pods.PENDING
     )
+
+
+def bind(api: Api, tenant: Tenant, node: str, annotations: dict[str, str] | None = None) -> None:
+    """Give a pod its node, as a scheduler does; the pod gets the annotations."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    metadata = {"name": tenant.name, "uid": tenant.uid, "annotations": annotations or {}}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    api.request("POST", f"{tenant.path}/binding", body)
+
+
+class JobReuse:
+    """On the node of a job: finds the next pod for it, for as long as the job takes more."""
+
+    def __init__(self, node: NodeSpec, api: Api) -> None:
+        self.node, self.api = node, api
+        provisioning = node.cluster.provisioning
+        self.settings = Settings.from_json(provisioning.settings) if provisioning else Settings()
+        self.given = provisioning.options if provisioning else ()
+        self.begin = time.monotonic()
+        self.until = self.begin + self.settings.reuse_seconds
+        self.job = os.environ.get("SLURM_JOB_ID", "0")
+        self.owners: list[Object] | None = None
+        self.previous: list[str] = []  # names of the pods that this job has run
+        self.random = random.SystemRandom()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the job still takes more pods."""
+        return time.monotonic() < self.until
+
+    def pod_on_node(self) -> Object | None:
+        """The pod that is bound to this node and has not ended."""
+        listing = self.api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
+        return next((pod for pod in listing["items"] if not pods.is_terminal(pod)), None)
+
+    def bind_next(self, pod: Object) -> Object | None:
+        """Bind a pod to this node that waits and has the key of this one. None if there is none, or it is too late.
+
+        Its controller may not have made it yet, so it is looked for more than once.
+        """
+        if not self.is_open:
+            return None
+        with contextlib.suppress(*API_FAILURES):
+            if self.owners is None:
+                self.owners = PodApi(self.api).owners(pod)
+            key = self._key(pod)
+            if key:
+                self.until = self.begin + reuse_window(pod, self.owners, self.settings, self.given)
+            for delay in SEARCH_DELAYS if key and self.is_open else ():
+                time.sleep(delay)
+                candidates = [waiting for waiting in self._waiting(pod) if self._key(waiting) == key]
+                if candidates and (bound := self._bind(self.random.choice(candidates))):
+                    if pod["spec"].get("nodeName") == self.node.name:
+                        self.previous.append(pod["metadata"]["name"])
+                    self._announce(bound)
+                    return bound
+                if not candidates and not pods.is_terminal(pod):
+                    return None  # its controller makes another when it has ended
+        return None
+
+    def _key(self, pod: Object) -> str:
+        return reuse_key(pod, self.owners or (), self.settings, self.given)
+
+    def _waiting(self, pod: Object) -> list[Object]:
+        """Pods that wait in the same namespace. For a pod of a Job only those of that Job: there may be many others."""
+        selector = f"spec.schedulerName%3D{SCHEDULER},spec.nodeName%3D,status.phase%3D{pods.PENDING}"
+        where = (
+            f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods?fieldSelector={selector}&limit={MAX_CANDIDATES}"
+        )
+        if job := pod["metadata"].get("labels", {}).get(pods.JOB_UID_LABEL):
+            where += f"&labelSelector={pods.JOB_UID_LABEL}%3D{job}"
+        found: list[Object] = self.api.get(where)["items"]
+        return [other for other in found if is_waiting(other)]
+
+    def _bind(self, pod: Object) -> Object | None:
+        """The pod as it is on this node; None if another was faster, or it is gone."""
+        with ignoring(http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND):
+            bind(self.api, tenant_of(pod), self.node.name, {NUMBER: self.job})
+            return pod | {"spec": pod["spec"] | {"nodeName": self.node.name}}
+        return None
+
+    def _announce(self, pod: Object) -> None:
+        """Show in Slurm and on the pod where it runs. Nothing depends on it."""
+        parts = [comment(self.node.cluster.name, pod, self.owners or ())]
+        parts += ["after", *self.previous] if self.previous else []
+        with contextlib.suppress(PinnaceError, *API_UNREACHABLE):
+            Slurm().rename(int(self.job), pod["metadata"]["name"], " ".join(parts))
+            PodApi(self.api).event(pod, NORMAL, "Followed", f"runs in job {self.job}, which had room for it")

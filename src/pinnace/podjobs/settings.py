@@ -27,9 +27,14 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import UsageError
+from pinnace.slurm.allowed_options import owner_options
+from pinnace.slurm.sizes import parse_mebibytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from pinnace.slurm.options import SbatchOptions
 
 GRES = {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}
 MEMORY = ("per-node", "per-cpu", "none")
@@ -66,13 +71,27 @@ class Settings:
 
     @staticmethod
     def load(path: Path) -> Settings:
-        """From a file; all as it is by default where there is none."""
+        """From a file; all as it is by default where there is none. What could not be used later is refused now."""
         try:
-            return Settings.from_json(tomllib.loads(path.read_text()))
+            settings = Settings.from_json(tomllib.loads(path.read_text()))
         except FileNotFoundError:
             return Settings()
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path} cannot be read: {error}") from error
+        settings.check_options()
+        return settings
+
+    def check_options(self) -> None:
+        """Whether the options for sbatch can be read."""
+        for where, args in [("elastic", self.elastic), *self.priorities.items()]:
+            if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+                raise UsageError(f"pods.toml: {where} cannot be {args!r}")
+            try:
+                options = owner_options(args)
+                node_cpus(options)
+                node_memory(options)
+            except UsageError as error:
+                raise UsageError(f"pods.toml: {where}: {error.message}", hint=error.hint) from error
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,3 +99,23 @@ class Settings:
     @property
     def gres(self) -> dict[str, str]:
         return GRES | self.resources
+
+
+def node_cpus(options: SbatchOptions) -> int | None:
+    """The CPUs that a node is to have; None if its options do not say."""
+    return _number(options, "cpus-per-task", int)
+
+
+def node_memory(options: SbatchOptions) -> int | None:
+    """The memory that a node is to have, in MiB; None if its options do not say. 0 is all of a host's."""
+    return _number(options, "mem", parse_mebibytes)
+
+
+def _number(options: SbatchOptions, name: str, parse: Callable[[str], int]) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"--{name}={text} cannot be read", hint="Write it as sbatch takes it.") from error

@@ -10,18 +10,22 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import UsageError
+from pinnace.kube.pods import controller_uid
 from pinnace.kube.resources import MEMORY, needs
-from pinnace.podjobs import flags, pod_annotations
+from pinnace.podjobs import pod_annotations
 from pinnace.podjobs.node_selection import selection
-from pinnace.slurm.commands import batch_script, checked_text
+from pinnace.slurm.allowed_options import check_pod_values, check_restricted, owner_options
+from pinnace.slurm.options import argv, merge
+from pinnace.slurm.scripts import batch_script
 from pinnace.spec import Tenant, agent_argv
+from pinnace.validation import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pinnace.podjobs.flags import Options
     from pinnace.podjobs.settings import Settings
+    from pinnace.slurm.options import SbatchOptions
 
     Object = dict[str, Any]
 
@@ -67,13 +71,13 @@ def comment(cluster: str, pod: Object, owners: Sequence[Object]) -> str:
     """For squeue and sacct: the cluster, the pod, and to whom it belongs in the end."""
     tenant = tenant_of(pod)
     whose = f":{owners[-1]['kind']}/{owners[-1]['metadata']['name']}" if owners else ""
-    return checked_text("the comment", f"{tag(cluster, tenant.uid)}:{tenant.namespace}/{tenant.name}{whose}")
+    return plain("the comment", f"{tag(cluster, tenant.uid)}:{tenant.namespace}/{tenant.name}{whose}")
 
 
-def resource_options(pod: Object, settings: Settings) -> Options:
+def resource_options(pod: Object, settings: Settings) -> SbatchOptions:
     """CPUs, memory, scratch and generic resources."""
     wanted = needs(pod)
-    options: Options = {"cpus-per-task": str(max(1, math.ceil(wanted.get("cpu", Decimal(0)))))}
+    options: SbatchOptions = {"cpus-per-task": str(max(1, math.ceil(wanted.get("cpu", Decimal(0)))))}
     memory = wanted.get(MEMORY) or settings.default_memory_mib * MIB
     mib = math.ceil(memory / MIB) + settings.overhead_mib
     if settings.memory == "per-node":
@@ -98,32 +102,27 @@ def resource_options(pod: Object, settings: Settings) -> Options:
     return options
 
 
-def controller(pod: Object) -> str:
-    """The uid of what made a pod; nothing if a person did."""
-    return next((owner["uid"] for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), "")
-
-
 def least_time(pod: Object) -> int:
     """What a pod with a deadline needs of its job, in seconds; 0 without."""
     seconds = pod["spec"].get("activeDeadlineSeconds")
     return seconds + START + GRACE if seconds else 0
 
 
-def time_option(pod: Object, settings: Settings) -> Options:
+def time_option(pod: Object, settings: Settings) -> SbatchOptions:
     """The last of those who may share a job needs as long as the first."""
-    shared = settings.reuse_seconds if controller(pod) else 0
+    shared = settings.reuse_seconds if controller_uid(pod) else 0
     return {"time": str(math.ceil((least_time(pod) + shared) / 60))} if least_time(pod) else {}
 
 
-def priority_options(pod: Object, settings: Settings) -> Options:
+def priority_options(pod: Object, settings: Settings) -> SbatchOptions:
     """By the site's table; otherwise what is below the ordinary in Kubernetes is so in Slurm."""
     name, value = pod["spec"].get("priorityClassName", ""), pod["spec"].get("priority", 0)
     if name in settings.priorities:
-        return flags.parse(shlex.join(settings.priorities[name]), by_owner=True)
+        return owner_options(settings.priorities[name])
     return {"nice": str(min(-value, 2147483645))} if value < 0 else {}
 
 
-def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given: Sequence[str]) -> Options:
+def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given: Sequence[str]) -> SbatchOptions:
     """All of them. What is nearer to the pod counts more: cluster, translation, the owners' wishes, the pod's own."""
     where, _ = selection(pod)
     also = frozenset(flag.removeprefix("--") for flag in settings.flags)
@@ -131,14 +130,14 @@ def job_options(pod: Object, owners: Iterable[Object], settings: Settings, given
               pod["metadata"].get("annotations", {})]  # fmt: skip
     asked = [pod_annotations.options(notes, also=also) for notes in words]
     if settings.restricted:
-        asked = [flags.require_needs(options, also=also) for options in asked]
-    return flags.merge(
-        flags.parse(shlex.join(given), also=also, by_owner=True),
-        flags.checked({"job-name": pod["metadata"]["name"]}),
+        asked = [check_restricted(options, also=also) for options in asked]
+    return merge(
+        owner_options(given, also=also),
+        check_pod_values({"job-name": pod["metadata"]["name"]}),
         resource_options(pod, settings),
         time_option(pod, settings),
         priority_options(pod, settings),
-        flags.checked(where),
+        check_pod_values(where),
         *asked,
     )
 
@@ -162,7 +161,7 @@ def submission(
     agent += [f"--label={key}={value}" for key, value in labels.items()]
     agent += ["--volumes"] if claim_names(pod) else []
     return Submission(
-        options=[*flags.argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
+        options=[*argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
         script=node_script(agent),
     )
 

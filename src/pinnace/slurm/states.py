@@ -10,6 +10,7 @@ class Phase(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    COMPLETING = "completing"  # its processes are being ended; what it holds is not free yet
     ENDED = "ended"
 
 
@@ -50,6 +51,16 @@ class JobState(StrEnum):
     def phase(self) -> Phase:
         return _PHASES.get(self, Phase.ENDED)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of the job is left, and the state says how it ended."""
+        return self.phase is Phase.ENDED
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the job runs or will. One that is completing serves nobody any more."""
+        return self.phase in {Phase.WAITING, Phase.RUNNING}
+
 
 _PHASES = {
     JobState.PENDING: Phase.WAITING,
@@ -65,4 +76,5 @@ _PHASES = {
     JobState.SIGNALING: Phase.RUNNING,
     JobState.RESIZING: Phase.RUNNING,
     JobState.STAGE_OUT: Phase.RUNNING,
+    JobState.COMPLETING: Phase.COMPLETING,
 }

@@ -1,25 +1,31 @@
-"""Slurm's ways of writing how long: ``[days-]hours:minutes:seconds`` as squeue prints it, and what sbatch takes."""
+"""Slurm's ways of writing times: durations that it prints, time limits that sbatch takes, and points in time."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 
-TIME = re.compile(r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?)|(?P<rest>\d+(?::\d+){0,2})")
+DURATION = re.compile(r"(?:(?P<d>[0-9]+)-)?(?P<clock>[0-9]+(?::[0-9]+){0,2}(?:\.[0-9]+)?)")
+LIMIT = re.compile(r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?)|(?P<rest>\d+(?::\d+){0,2})")
 
 
-def parse_span(text: str) -> int | None:
-    """Seconds; None for what has no end or is not known (``UNLIMITED``, ``NOT_SET``, ``INVALID``)."""
-    days, _, clock = text.rpartition("-")
-    words = clock.split(":")
-    if not all(word.isdigit() for word in words) or not (days or "0").isdigit() or len(words) > 3:
+def parse_duration(text: str) -> float | None:
+    """Seconds of ``[days-][[hours:]minutes:]seconds[.fraction]``, as squeue and sacct print it.
+
+    None for what has no end or is not known (``UNLIMITED``, ``NOT_SET``, ``INVALID``).
+    """
+    found = DURATION.fullmatch(text.strip())
+    if not found:
         return None
-    hours, minutes, seconds = [0] * (3 - len(words)) + [int(word) for word in words]
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    seconds = 0.0
+    for part in found["clock"].split(":"):
+        seconds = seconds * 60 + float(part)
+    return seconds + 86400 * int(found["d"] or 0)
 
 
 def parse_limit(text: str) -> int:
     """Minutes of what sbatch takes for a time limit: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Rounded up, as Slurm does."""
-    found = TIME.fullmatch(text.strip())
+    found = LIMIT.fullmatch(text.strip())
     if not found:
         raise ValueError("not a time")
     if found["rest"] is None:
@@ -29,3 +35,21 @@ def parse_limit(text: str) -> int:
         hours, mins, seconds = [0, *parts, 0] if len(parts) == 1 else [0, *parts] if len(parts) == 2 else parts
         days = 0
     return (days * 24 + hours) * 60 + mins + (seconds > 0)
+
+
+def parse_timestamp(text: str) -> int:
+    """Seconds since 1970 of a time as Slurm prints it in UTC; 0 for none (``N/A``, ``Unknown``)."""
+    try:
+        return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp())
+    except ValueError:
+        return 0
+
+
+def format_utc(seconds: int) -> str:
+    """A point in time, in UTC, as Slurm's commands take it and print it."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def format_local(seconds: int) -> str:
+    """A point in time as Slurm's commands show it to a user here."""
+    return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,6 +1,12 @@
-"""Environment variables of jobs: what Slurm says to them, and what is nobody else's business."""
+"""Environment variables: what Slurm says to jobs, what is a secret, and what Slurm's commands are given."""
 
 from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What sbatch(1) and srun(1) document as output environment variables, but for addresses of srun itself.
 _NAMES = """
@@ -22,9 +28,43 @@ _NAMES = """
     SLURM_TRES_PER_TASK SLURM_UMASK
 """
 OF_JOBS = frozenset(_NAMES.split())
+# The user's defaults for these commands would hide rows from us, or let scancel ask before it does anything.
+OF_QUERIES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
+# Slurm's commands print local times: let these be unambiguous.
+IN_UTC = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+# What of a service's environment sbatch needs, and every job gets. All else is the service's own.
+OF_SITE = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|LANG|LC_[A-Z]+|LD_LIBRARY_PATH|MANPATH|BASH_ENV|MODULE\w*|LMOD_\w*|__LMOD\w*"
+    r"|SLURM_CONF|SBATCH_\w+"
+)
 SECRETS = {"JWT", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "COOKIE"}
 
 
 def is_secret(name: str) -> bool:
     """Whether a variable is named like a secret: SLURM_JWT lets whoever has it submit jobs as the user."""
     return not SECRETS.isdisjoint(name.upper().split("_"))
+
+
+def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without the enclosing job's ``SLURM_*``, which sbatch and srun would take for our wishes.
+
+    ``SLURM_CONF`` says where Slurm is, and ``SBATCH_*`` and the like are the user's own defaults: they stay.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SLURMD_", "PMI", "PMIX"))
+    }
+
+
+def site_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """For jobs that a service submits for others: without what is the service's own."""
+    kept = submission_environment(environment)
+    return {name: value for name, value in kept.items() if OF_SITE.fullmatch(name)}
+
+
+def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """For commands whose output we read: without the user's defaults for them. A token may be the way in."""
+    known = submission_environment(environment)
+    token = {"SLURM_JWT": environment["SLURM_JWT"]} if "SLURM_JWT" in environment else {}
+    return {name: value for name, value in known.items() if not name.startswith(OF_QUERIES)} | token | IN_UTC

@@ -26,6 +26,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 FINALIZER = "pinnace.dev/data"
 HOSTNAME = "kubernetes.io/hostname"
 OF_ONE_NODE = {"ReadWriteOnce", "ReadWriteOncePod"}
+PROVISIONING_FAILED = "ProvisioningFailed"  # the reason of an Event
 RESIZING = {"Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
 
 
@@ -175,27 +176,3 @@ def expansion(claim: Object, volume: Object) -> tuple[Object | None, Object | No
         },
     }
     return of_volume, of_claim
-
-
-def refusal_event(claim: Object, component: str, text: str, now: str) -> Object:
-    """What `kubectl describe pvc` shows."""
-    metadata = claim["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{metadata['name'][:200]}.", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": metadata["namespace"],
-            "name": metadata["name"],
-            "uid": metadata["uid"],
-        },
-        "type": "Warning",
-        "reason": "ProvisioningFailed",
-        "message": text,
-        "source": {"component": component},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.podsecurity import HOST_PATH
-from pinnace.kube.client import timestamp
+from pinnace.kube.events import EventRecorder
 from pinnace.storage import claims
 from pinnace.storage.keeper import let_go
 
@@ -51,7 +51,7 @@ class HostPaths:
 
     def __init__(self, api: Api, listed: Collection[str]) -> None:
         self.api, self.listed = api, frozenset(listed)
-        self.said: dict[str, str] = {}
+        self.recorder = EventRecorder(api, HOST_PATH)
 
     def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
         """There is nothing to find again."""
@@ -62,7 +62,7 @@ class HostPaths:
         name = claim["spec"]["storageClassName"]
         storage_class = self.api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
         if reason := refusal(claim, storage_class, self.listed):
-            self._say(claim, reason)
+            self.recorder.warn_once(claim, "PersistentVolumeClaim", claims.PROVISIONING_FAILED, reason)
             return
         self.api.create("/api/v1/persistentvolumes", volume_for(claim, storage_class))
         log.info("%s/%s has %s", claim["metadata"]["namespace"], claim["metadata"]["name"], name)
@@ -70,10 +70,3 @@ class HostPaths:
     def volume(self, volume: Object) -> None:
         if POOL.holds(volume) and volume.get("status", {}).get("phase") in {"Released", "Failed"}:
             let_go(self.api, volume)
-
-    def _say(self, claim: Object, text: str) -> None:
-        uid, namespace = claim["metadata"]["uid"], claim["metadata"]["namespace"]
-        if self.said.get(uid) != text:
-            event = claims.refusal_event(claim, HOST_PATH, text, timestamp())
-            self.api.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
-            self.said[uid] = text

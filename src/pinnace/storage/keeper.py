@@ -7,7 +7,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pinnace.kube.client import ApiError, timestamp
+from pinnace.kube.client import ignoring
+from pinnace.kube.events import EventRecorder
 from pinnace.storage import claims
 from pinnace.storage.directories import VolumeNameError, volume_name
 
@@ -30,7 +31,7 @@ class Keeper:
         self.api = api
         self.pool = pool
         self.directories = directories
-        self.said: dict[str, str] = {}
+        self.recorder = EventRecorder(api, pool.provisioner)
         self.discarded = threading.Event()
 
     def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
@@ -69,24 +70,19 @@ class Keeper:
         if claims.waits_for_consumer(storage_class) and not claims.selected_node(claim):
             return
         if reason := claims.refusal(claim, self.pool.provisioner):
-            self._say(claim, reason)
+            self._warn(claim, reason)
             return
         ephemeral = storage_class.get("reclaimPolicy", "Delete") == "Delete"
         try:
             path = self.directories.make(name_for(claim), ephemeral=ephemeral)
         except OSError as error:
-            self._say(claim, f"its directory cannot be made: {error}")
+            self._warn(claim, f"its directory cannot be made: {error}")
             raise
         self.api.create("/api/v1/persistentvolumes", claims.volume_for(claim, storage_class, self.pool, path))
         log.info("made %s", path)
 
-    def _say(self, claim: Object, text: str) -> None:
-        """Tell the user, once: in the claim's events."""
-        uid, namespace = claim["metadata"]["uid"], claim["metadata"]["namespace"]
-        if self.said.get(uid) != text:
-            event = claims.refusal_event(claim, self.pool.provisioner, text, timestamp())
-            self.api.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
-            self.said[uid] = text
+    def _warn(self, claim: Object, text: str) -> None:
+        self.recorder.warn_once(claim, "PersistentVolumeClaim", claims.PROVISIONING_FAILED, text)
 
     def _expand(self, claim: Object, volume: Object) -> None:
         metadata = claim["metadata"]
@@ -126,10 +122,7 @@ def name_for(claim: Object) -> str:
 def let_go(api: Api, volume: Object) -> None:
     """Delete a volume's object. Our finalizer goes last."""
     path = f"/api/v1/persistentvolumes/{volume['metadata']['name']}"
-    try:
+    with ignoring(http.HTTPStatus.NOT_FOUND):
         left = api.request("DELETE", path)
         if claims.FINALIZER in left["metadata"].get("finalizers", ()):
             api.patch(path, claims.without_finalizer(left))
-    except ApiError as error:
-        if error.code != http.HTTPStatus.NOT_FOUND:
-            raise

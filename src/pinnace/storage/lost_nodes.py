@@ -5,12 +5,11 @@ Looked after on the head, because nobody else is left to do it.
 
 from __future__ import annotations
 
-import http
 import logging
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import SCRATCH
-from pinnace.kube.client import ApiError
+from pinnace.kube import nodes
 from pinnace.storage import claims
 from pinnace.storage.claims import Pool
 from pinnace.storage.keeper import let_go
@@ -51,10 +50,4 @@ class Departed:
             let_go(self.api, volume)
 
     def _is_gone(self, node: str) -> bool:
-        try:
-            self.api.get(f"/api/v1/nodes/{node}")
-        except ApiError as error:
-            if error.code == http.HTTPStatus.NOT_FOUND:
-                return True
-            raise
-        return False
+        return self.api.get_or_none(nodes.path(node)) is None

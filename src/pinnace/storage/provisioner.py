@@ -10,17 +10,16 @@ when it died is found again when it starts.
 from __future__ import annotations
 
 import argparse
-import http.client
 import logging
-import queue
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinnace.controlplane.objects import SCRATCH, SHARED
-from pinnace.kube.client import Api, ApiError
-from pinnace.kube.watch import Changed, Listed, end_with_thread, watch
+from pinnace.kube.cache import Cache, namespaced_name
+from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.watch import end_with_thread, watch
+from pinnace.kube.workqueue import WorkQueue
 from pinnace.storage.claims import Pool
 from pinnace.storage.directories import Directories
 from pinnace.storage.host_paths import HostPaths
@@ -28,18 +27,21 @@ from pinnace.storage.keeper import Keeper
 from pinnace.storage.lost_nodes import Departed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from pinnace.kube.watch import Changed, Listed
+    from pinnace.kube.workqueue import Key
 
     Object = dict[str, Any]
 
 CLAIMS, VOLUMES = "persistentvolumeclaims", "persistentvolumes"
-RETRY = (0.05, 0.2, 1.0, 5.0, 30.0)  # seconds before try n + 1
+RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0, 30.0)  # seconds before a claim or volume is reconciled again that has failed
 
 log = logging.getLogger(__name__)
 
 
-class Hand(Protocol):
-    """Does the next step for an object, if it is one of its own."""
+class VolumeController(Protocol):
+    """Does the next step for claims and volumes, if they are its own."""
 
     def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
         """Called once, with everything that there is."""
@@ -51,82 +53,58 @@ class Hand(Protocol):
 
 
 class Provisioner:
-    """Knows what there is, and what is to be looked at next."""
+    """Calls every controller for each claim and volume that has changed, one after the other."""
 
-    def __init__(self, hands: Sequence[Hand]) -> None:
-        self.hands = hands
-        self.changes: queue.Queue[Listed | Changed] = queue.Queue()
-        self.known: dict[str, dict[str, Object]] = {}
-        self.due: dict[tuple[str, str], float] = {}
-        self.tries: dict[tuple[str, str], int] = {}
-        self.begun = False
+    def __init__(self, controllers: Sequence[VolumeController]) -> None:
+        self.controllers = controllers
+        self.cache = Cache(CLAIMS, VOLUMES)
+        self.queue = WorkQueue(RETRY_DELAYS)
 
     def run(self, kubeconfig: Path) -> None:
         for kind in (CLAIMS, VOLUMES):
-            watch(kubeconfig, kind, self.changes.put)
+            watch(kubeconfig, kind, self.note)
+        self.cache.wait_synced()
+        self.begin()
         while True:
-            for change in self._wait():
-                self.note(change)
-            if self._knows_all():
-                self.work(time.monotonic())
-
-    def _knows_all(self) -> bool:
-        return self.known.keys() == {CLAIMS, VOLUMES}
-
-    def _wait(self) -> Iterator[Listed | Changed]:
-        """What has changed: at least one thing, unless something is due before."""
-        limit = max(0.0, min(self.due.values()) - time.monotonic()) if self.due and self._knows_all() else None
-        try:
-            yield self.changes.get(timeout=limit)
-            while True:
-                yield self.changes.get_nowait()
-        except queue.Empty:
-            return
+            self.work()
 
     def note(self, change: Listed | Changed) -> None:
-        """Remember what is, and that it is to be looked at."""
-        if isinstance(change, Listed):
-            self.known[change.kind] = {}
-        for thing in change.objects if isinstance(change, Listed) else [change.object]:
-            name = key(thing)
-            if isinstance(change, Changed) and change.gone:
-                self.known[change.kind].pop(name, None)
-            else:
-                self.known[change.kind][name] = thing
-            self._look(change.kind, name)
+        """Take what a watch tells, and have it reconciled. Watches call this from threads of their own."""
+        for thing in self.cache.apply(change):
+            self._enqueue(change.kind, namespaced_name(thing))
             if change.kind == VOLUMES and (claim := thing["spec"].get("claimRef")):
-                self._look(CLAIMS, f"{claim['namespace']}/{claim['name']}")
+                self._enqueue(CLAIMS, f"{claim['namespace']}/{claim['name']}")
 
-    def _look(self, kind: str, name: str) -> None:
-        self.due[kind, name] = 0.0
-        self.tries.pop((kind, name), None)
+    def _enqueue(self, kind: str, name: str) -> None:
+        self.queue.forget((kind, name))
+        self.queue.add((kind, name))
 
-    def work(self, now: float) -> None:
-        """Do what is due; what fails becomes due again later."""
-        claims, volumes = self.known[CLAIMS], self.known[VOLUMES]
-        if not self.begun:
-            for hand in self.hands:
-                hand.begin(list(claims.values()), list(volumes.values()))
-            self.begun = True
-        for what in [what for what, when in self.due.items() if when <= now]:
-            del self.due[what]
-            kind, name = what
-            try:
-                if kind == VOLUMES and name in volumes:
-                    for hand in self.hands:
-                        hand.volume(volumes[name])
-                elif kind == CLAIMS and name in claims:
-                    for hand in self.hands:
-                        hand.claim(claims[name], volumes.get(volume_of(claims[name])))
-            except (ApiError, OSError, http.client.HTTPException, ValueError, KeyError) as error:
-                log.warning("%s %s: %r", kind, name, error)
-                tried = self.tries[what] = self.tries.get(what, 0) + 1
-                self.due[what] = now + RETRY[min(tried, len(RETRY)) - 1]
+    def begin(self) -> None:
+        """Let the controllers find again what was lost when the last provisioner died."""
+        with self.cache.lock:
+            claims, volumes = list(self.cache[CLAIMS].values()), list(self.cache[VOLUMES].values())
+        for controller in self.controllers:
+            controller.begin(claims, volumes)
+
+    def work(self, timeout: float | None = None) -> bool:
+        """Reconcile the next claim or volume; False if none is due within ``timeout`` seconds."""
+        return self.queue.process_next(self._reconcile, log_failure, timeout=timeout)
+
+    def _reconcile(self, key: Key) -> None:
+        kind, _ = key
+        found = self.cache.get(*key)
+        if found is None:
+            return
+        for controller in self.controllers:
+            if kind == VOLUMES:
+                controller.volume(found)
+            else:
+                controller.claim(found, self.cache.get(VOLUMES, volume_of(found)))
 
 
-def key(thing: Object) -> str:
-    metadata = thing["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else str(metadata["name"])
+def log_failure(key: Key, error: Exception) -> None:
+    expected = isinstance(error, (*API_FAILURES, ValueError, KeyError))
+    log.warning("%s %s: %r", *key, error, exc_info=None if expected else error)
 
 
 def volume_of(claim: Object) -> str:
@@ -140,15 +118,17 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--shared", type=Path, help="given on the head: it looks after the shared volumes")
     parser.add_argument("--host-path", action="append", default=[], help="that claims may have, likewise (repeat)")
-    words = parser.parse_args()
+    args = parser.parse_args()
     threading.excepthook = end_with_thread
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
-    api = Api(words.kubeconfig)
-    hands: list[Hand] = [Keeper(api, Pool(provisioner=SCRATCH, node=words.node), Directories(words.scratch))]
-    if words.shared:
-        hands += [Keeper(api, Pool(provisioner=SHARED), Directories(words.shared)), Departed(api)]
-        hands += [HostPaths(api, words.host_path)]
-    Provisioner(hands).run(words.kubeconfig)
+    api = Api(args.kubeconfig)
+    controllers: list[VolumeController] = [
+        Keeper(api, Pool(provisioner=SCRATCH, node=args.node), Directories(args.scratch))
+    ]
+    if args.shared:
+        controllers += [Keeper(api, Pool(provisioner=SHARED), Directories(args.shared)), Departed(api)]
+        controllers += [HostPaths(api, args.host_path)]
+    Provisioner(controllers).run(args.kubeconfig)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class ApiServer:
     kubeconfig: Path
     objects: dict[str, str] = field(default_factory=dict)
     events: dict[str, list[str]] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)  # paths, and the HTTP status of the answer
     version: int = 100
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -64,6 +65,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         if "watch=true" in address.query:
             self.stream(self.api.events.setdefault(address.path, []))
+        elif address.path in self.api.refused:
+            self.answer(self.api.refused[address.path], json.dumps({"message": "refused"}))
         elif address.path in self.api.objects:
             self.answer(200, self.api.objects[address.path])
         elif address.path.endswith(("slurmjobs", "bridgejobs", "wlmjobs")):

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pinnace.bridge.backend import Report, UnreachableError
 from pinnace.bridge.observer import Observer, Watched
-from pinnace.bridge.policy import Endpoint
-from pinnace.bridge.rest import Rest
+from pinnace.errors import SlurmUnreachableError
+from pinnace.slurm.endpoint import Endpoint
+from pinnace.slurm.jobs import QueuedJob
+from pinnace.slurm.rest import Rest
 from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from pinnace.bridge.backend import Backend
+    from collections.abc import Callable
+
+    from pinnace.slurm.backend import Backend
+
+TAG = "pinnace-bridge:uid/1"
 
 
 class Odd(http.server.BaseHTTPRequestHandler):
@@ -40,7 +45,7 @@ def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[s
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         observer = Observer(Rest(Endpoint.parse(f"127.0.0.1:{server.server_port}"), "alice", "token"), told.put)
-        observer.watch(Watched(key="default/job", tag="tag", id=1, interval=0.1))
+        observer.watch(Watched(key="default/job", tag=TAG, id=1, interval=0.1))
         assert told.get(timeout=60) == "default/job"
         server.shutdown()
     deadline = time.monotonic() + 60
@@ -48,7 +53,7 @@ def test_one_that_is_not_understood_stops_nobody(capsys: pytest.CaptureFixture[s
         time.sleep(0.05)
     assert "not understood" in observer.error
     assert "KeyError" in capsys.readouterr().err
-    observer.forget("tag")
+    observer.forget(TAG)
 
 
 class Queue:
@@ -57,9 +62,10 @@ class Queue:
     def __init__(self) -> None:
         self.answering = threading.Semaphore(0)
 
-    def jobs(self) -> list[Report]:
+    def jobs(self, ours: Callable[[str], bool]) -> list[QueuedJob]:
+        assert ours(TAG)
         assert self.answering.acquire(timeout=60)
-        return [Report(id=7, tag="tag", state=JobState.RUNNING)]
+        return [QueuedJob(id=7, comment=TAG, state=JobState.RUNNING)]
 
 
 def test_what_is_known_of_one_number_is_not_said_of_another() -> None:
@@ -67,27 +73,27 @@ def test_what_is_known_of_one_number_is_not_said_of_another() -> None:
     told: queue.Queue[str] = queue.Queue()
     slurm = Queue()
     observer = Observer(cast("Backend", slurm), told.put)
-    observer.watch(Watched(key="job", tag="tag", id=7, interval=0.1))
+    observer.watch(Watched(key="job", tag=TAG, id=7, interval=0.1))
     slurm.answering.release()
     assert told.get(timeout=60) == "job"
-    assert [report.id for report in observer.reports("tag") or ()] == [7]
-    observer.watch(Watched(key="job", tag="tag", id=8, interval=0.1))
-    assert observer.reports("tag") is None
+    assert [report.id for report in observer.reports(TAG) or ()] == [7]
+    observer.watch(Watched(key="job", tag=TAG, id=8, interval=0.1))
+    assert observer.reports(TAG) is None
     slurm.answering.release()  # a question that was asked before may be answered now: it was about the first number
     slurm.answering.release()
     assert told.get(timeout=60) == "job"
-    assert observer.reports("tag") == ()
-    observer.forget("tag")
+    assert observer.reports(TAG) == ()
+    observer.forget(TAG)
     slurm.answering.release()
 
 
 def test_one_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pinnace.bridge.rest.LIMIT", 0.5)
+    monkeypatch.setattr("pinnace.slurm.rest.ANSWER_LIMIT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         backend = Rest(Endpoint.parse(f"127.0.0.1:{silent.getsockname()[1]}"), "alice", "token")
         for _ in range(2):
-            with pytest.raises(UnreachableError, match="timed out"):
-                backend.jobs()
+            with pytest.raises(SlurmUnreachableError, match="timed out"):
+                backend.jobs(bool)
         silent.settimeout(5)
         silent.accept()[0].close()
         silent.settimeout(0.1)

@@ -1,39 +1,20 @@
-"""sbatch's options between a SlurmJob, the command line and slurmrestd."""
+"""The typed fields of a SlurmJob, as sbatch and slurmrestd take them."""
 
 from __future__ import annotations
 
 import pytest
 
-from pinnace.bridge import options
+from pinnace.bridge.options import FIELDS, from_fields
 from pinnace.errors import UsageError
-
-SCRIPT = """#!/bin/bash
-# a comment
-#SBATCH --job-name=test -N 2
-#SBATCH -p main   # where
-#SBATCH --output cow.out --exclusive
-
-#SBATCH -t1:30:00
-echo hello
-#SBATCH --qos=too-late
-"""
-
-
-def test_directives_end_with_the_first_command() -> None:
-    assert options.directives(SCRIPT) == {
-        "--job-name": "test",
-        "--nodes": "2",
-        "--partition": "main",
-        "--output": "cow.out",
-        "--exclusive": "",
-        "--time": "1:30:00",
-    }
+from pinnace.slurm.allowed_options import SLURMJOB
+from pinnace.slurm.options import argv
+from pinnace.slurm.rest_properties import job_properties
 
 
 def test_the_same_options_for_both_ways() -> None:
-    given = options.from_fields({"nodes": 2, "memory": "2G", "time": "1-0", "exclusive": True, "hold": False})
-    assert options.arguments(given) == ["--nodes=2", "--mem=2G", "--time=1-0", "--exclusive"]
-    assert options.properties(given) == {
+    given = from_fields({"nodes": 2, "memory": "2G", "time": "1-0", "exclusive": True, "hold": False})
+    assert argv(given) == ["--nodes=2", "--mem=2G", "--time=1-0", "--exclusive"]
+    assert job_properties(given) == {
         "nodes": 2,
         "memory_per_node": 2048,
         "time_limit": 1440,
@@ -41,26 +22,12 @@ def test_the_same_options_for_both_ways() -> None:
     }
 
 
-@pytest.mark.parametrize(("text", "size"), [("100", 100), ("2G", 2048), ("1T", 1 << 20), ("2048K", 2), ("5MB", 5)])
-def test_memory(text: str, size: int) -> None:
-    assert options.mebibytes(text) == size
+def test_every_field_is_an_option_that_a_slurmjob_may_give() -> None:
+    assert {field.option for field in FIELDS} <= SLURMJOB.allowed
 
 
 def test_what_slurmrestd_does_not_have_is_said() -> None:
     with pytest.raises(UsageError, match="--nodelist"):
-        options.properties({"--nodelist": "n1"})
+        job_properties({"nodelist": "n1"})
     with pytest.raises(UsageError, match="--mem=much"):
-        options.properties({"--mem": "much"})
-
-
-def test_unknown_words() -> None:
-    assert options.parse(["--switches=1@5", "--requeue", "-J", "name", "-n4"]) == {
-        "--switches": "1@5",
-        "--requeue": "",
-        "--job-name": "name",
-        "--ntasks": "4",
-    }
-    with pytest.raises(UsageError, match="-Z"):
-        options.parse(["-Z"])
-    with pytest.raises(UsageError, match="takes a value"):
-        options.parse(["--nodes"])
+        job_properties({"mem": "much"})

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from pinnace import validation
-from pinnace.bridge import options
-from pinnace.bridge.policy import Endpoint, ForbiddenError, Policy
+from pinnace.bridge.policy import ForbiddenError, Policy
 from pinnace.cli.bridge import bridge, check_options, for_own_cluster, host_directory
 from pinnace.errors import UsageError
 from pinnace.network.addresses import Ranges
+from pinnace.slurm.endpoint import Endpoint
 from pinnace.spec import ClusterSpec, Restriction
 
 SITE = Policy(
@@ -86,42 +86,6 @@ def test_volumes_that_helper_pods_mount(source: dict[str, Any]) -> None:
 def test_volumes_that_they_do_not(source: dict[str, Any]) -> None:
     with pytest.raises(ForbiddenError, match="volume"):
         SITE.check_volume(source)
-
-
-@pytest.mark.parametrize("word", [
-    "--nodefile=/etc/shadow", "--nodelist=/etc/shadow", "--exclude=./x", "--export-file=/etc/x", "--bbf=/x", "--uid=0",
-    "--gid=0", "--wrap=x", "--clusters=other", "--wait", "--test-only", "--export=ALL", "--get-user-env", "--comm=x",
-    "--container=/x", "--propagate=ALL", "--job-name=", "--output", "--job-name=a\nb", "--comment=x\x1fy",
-    "--comment=a\u2028b", "--mail-user=-Sx", "--version", "--help", "--job-name=" + "x" * 2000, "--parsable",
-])  # fmt: skip
-def test_options_that_are_not_passed_to_sbatch(word: str) -> None:
-    with pytest.raises(UsageError):
-        options.checked(options.parse([word]))
-
-
-def test_options_that_are(tmp_path: object) -> None:
-    del tmp_path
-    given = options.parse(
-        ["--switches=1@5", "--requeue", "--exclusive", "-w", "n[1-2]", "--contiguous", "--nice"[:6] + "=5"]
-    )
-    assert options.checked(given) == given
-    with pytest.raises(UsageError, match="--bb"):
-        options.checked({"--bb": "x"})
-    assert options.checked({"--bb": "x"}, {"--bb"})
-
-
-def test_sbatch_sees_no_directives() -> None:
-    script = "#!/bin/sh\n\n#SBATCH --uid=0\n \t#x\x0b\n#PBS -l x\n#BSUB x\r\n#SLURM y\ncat <<E\n#SBATCH --nested\nE\n"
-    left = options.without_directives(script)
-    assert [line for line in left.split("\n") if line.startswith(("#SBATCH", "#PBS", "#BSUB", "#SLURM"))] == [
-        "#SBATCH --nested"
-    ]
-    assert left.endswith("cat <<E\n#SBATCH --nested\nE\n")
-    # A line end that only Python knows does not hide a directive from us, nor begin one.
-    assert options.directives("#!/bin/sh\n# x\u2028echo\n#SBATCH --nodes=2\n") == {"--nodes": "2"}
-    assert options.directives("#!/bin/sh\n# x\u2028#SBATCH --nodes=2\n") == {}
-    with pytest.raises(UsageError, match="quot"):
-        options.directives("#SBATCH --job-name='x\n")
 
 
 @pytest.mark.parametrize("name", ["../secrets/x", "a/b", "", "a?watch=1", "A", "a b", "a%2fb", "a\n", "-a"])

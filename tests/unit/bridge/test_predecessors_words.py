@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pinnace.bridge import bridgejob, wlm
-from pinnace.bridge.backend import Partition
 from pinnace.bridge.slurmjob import Job
 from pinnace.errors import UsageError
+from pinnace.slurm.partitions import Partition
 
 PROPERTIES = {
     "NodesNumber": "1", "Queue": "main", "Tasks": "2", "slurmJobName": "test", "currentWorkingDir": "/w",

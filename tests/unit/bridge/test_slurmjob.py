@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinnace.bridge.backend import Report, Submission, tag, tag_in
-from pinnace.bridge.slurmjob import changed, exit_of, is_over, observed, output_path, overall, with_condition
+from pinnace.bridge.slurmjob import changed, exit_of, is_over, observed, output_path, overall, usage
+from pinnace.bridge.tags import tag, tag_in, tagged
+from pinnace.slurm.jobs import AccountedJob, QueuedJob
 from pinnace.slurm.states import JobState
 
 
-def report(state: JobState, **more: Any) -> Report:
-    return Report(id=7, tag=tag("uid", 1), state=state, **more)
+def report(state: JobState, **more: Any) -> QueuedJob:
+    return QueuedJob(id=7, comment=tag("uid", 1), state=state, **more)
 
 
 def test_a_tag_is_found_before_the_users_own_comment() -> None:
-    submission = Submission(tag=tag("uid", 2), script="", options={"--comment": "mine", "--nodes": "1"})
-    assert submission.commented == {"--comment": "pinnace-bridge:uid/2 mine", "--nodes": "1"}
+    options = tagged({"nodes": "1", "comment": "mine"}, tag("uid", 2))
+    assert list(options.items()) == [("comment", "pinnace-bridge:uid/2 mine"), ("nodes", "1")]
     assert tag_in("pinnace-bridge:uid/2 mine") == tag("uid", 2)
     assert tag_in("pinnace:cluster") == ""
 
@@ -46,21 +47,26 @@ def test_an_array_is_what_its_tasks_are() -> None:
     assert overall(ended) is JobState.FAILED
     assert exit_of(ended) == (3, 0)
     assert is_over(ended)
-    assert not is_over([report(JobState.COMPLETING)])
+    completing = [report(JobState.COMPLETED, task="0"), report(JobState.COMPLETING, task="1")]
+    assert not is_over(completing)
+    assert overall(completing) is JobState.COMPLETING
+    assert observed(completing)["tasks"] == {"pending": 0, "running": 1, "succeeded": 1, "failed": 0}
+
+
+def test_what_the_tasks_of_an_array_took_is_added_up() -> None:
+    tasks = [AccountedJob(id=9, task="0", state=JobState.COMPLETED, elapsed=40, cpu=1.0001, memory=5, tres="cpu=1"),
+             AccountedJob(id=9, task="1", state=JobState.COMPLETED, elapsed=2, cpu=86401, memory=3072)]  # fmt: skip
+    assert usage(tasks) == {"elapsedSeconds": 42, "cpuSeconds": 86402.0, "maxRSSBytes": 3072, "tres": "cpu=1"}
+
+
+def test_a_job_without_a_reason_shows_none() -> None:
+    assert observed([report(JobState.RUNNING, reason="None")])["reason"] is None
 
 
 def test_only_what_changes_is_written() -> None:
     assert changed({"state": "RUNNING", "nodes": "n1"}, {"state": "RUNNING", "nodes": None, "exit": None}) == {
         "nodes": None
     }
-
-
-def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
-    known = {"type": "Reachable", "status": "False", "reason": "a", "message": "", "lastTransitionTime": "then"}
-    [same] = with_condition([known], "Reachable", "False", "b", "still")
-    assert (same["reason"], same["lastTransitionTime"]) == ("b", "then")
-    [other] = with_condition([known], "Reachable", "True", "c")
-    assert other["lastTransitionTime"] != "then"
 
 
 def test_names_of_output_files() -> None:

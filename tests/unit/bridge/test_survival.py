@@ -178,6 +178,23 @@ def test_an_object_that_is_not_understood_hides_no_others(api: ApiServer) -> Non
             assert f"slurmjobs.pinnace.dev lab/{name}: " in found.log
 
 
+def test_an_api_that_has_no_time_ends_no_job(api: ApiServer, tmp_path: Path) -> None:
+    """What the API says while a job is made ready is no refusal of the job."""
+    noted = slurm_in(tmp_path)
+    where = "/api/v1/namespaces/lab/configmaps/scripts"
+    api.refused[where] = 500
+    job = json.loads(text_of("one"))
+    job["spec"] = {"scriptFrom": {"configMap": {"name": "scripts", "key": "run"}}}
+    api.objects[f"{JOBS}/one"] = json.dumps(job)
+    with bridge(api, "--as-me", "lab") as found:
+        found.until(lambda: "lab/one: 500: refused" in found.log)
+        assert "completionTime" not in api.objects[f"{JOBS}/one"]
+        api.objects[where] = json.dumps({"metadata": {"name": "scripts"}, "data": {"run": "true"}})
+        del api.refused[where]
+        found.status("one", lambda status: status.get("jobID") == 12)
+    assert noted.read_text().count("\n") == 1
+
+
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"items": [{}], "metadata": {}}', "[" * 5000, '"\\ud800"'])
 def test_answers_that_are_not_understood_are_asked_for_again(api: ApiServer, text: str) -> None:
     api.objects |= {JOBS: text, LEASE: text}

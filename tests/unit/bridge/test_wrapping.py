@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import os
-import signal
 import subprocess
 import threading
 from typing import TYPE_CHECKING
@@ -26,26 +25,6 @@ def run(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         argv, capture_output=True, text=True, check=False, timeout=LIMIT, cwd=directory, env=variables
     )
-
-
-def test_arguments_input_and_exit_code(tmp_path: Path) -> None:
-    script = wrapping.wrapped('#!/bin/bash\necho "$# $2"\nexit 3\n', ["it's", "a b"])
-    result = run(script, tmp_path)
-    assert (result.returncode, result.stdout) == (3, "2 a b\n")
-    outer = wrapping.wrapped(wrapping.wrapped('#!/bin/sh\necho "$1"; cat\n'), ["through both"])
-    result = run(f"echo words | (\n{outer})", tmp_path)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "through both\nwords\n", "")
-
-
-def test_a_signal_reaches_the_script_and_what_follows_is_done(tmp_path: Path) -> None:
-    inner = "#!/bin/sh\ntrap 'echo heard; exit 5' USR1\necho begun\nwhile :; do sleep 0.1; done\n"
-    script = wrapping.wrapped(inner, after=["echo after"])
-    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGUSR1)
-        assert process.stdout.read() == "heard\nafter\n"
-        assert process.wait(LIMIT) == 5
 
 
 class Store(http.server.BaseHTTPRequestHandler):

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
-from pinnace.cluster.cluster import describe_end
-from pinnace.slurm.commands import parse_rows
+from pinnace.cluster.cluster import describe_end, describe_pending
+from pinnace.slurm.jobs import QueuedJob
+from pinnace.slurm.states import JobState
 
 
 @pytest.mark.parametrize(
@@ -17,8 +21,7 @@ from pinnace.slurm.commands import parse_rows
     ],
 )
 def test_a_cluster_that_has_ended_says_why(state: str, message: str, hint: str) -> None:
-    fields = f"12|1000|{state}|None|N/A|n1|main|0:00|1:00|1:01|1|n|".split("|")
-    (job,) = parse_rows("mark>" + "mark,".join(fields), "mark")
+    job = QueuedJob(id=12, state=JobState(state), time_limit="1:00")
     said, advice = describe_end("c", job, ready=True)
     assert said.startswith(message)
     assert hint in advice
@@ -28,3 +31,15 @@ def test_a_cluster_that_has_ended_says_why(state: str, message: str, hint: str) 
 
 def test_a_cluster_without_a_job_has_just_ended() -> None:
     assert describe_end("c", None, ready=True) == ("the cluster c has ended", "")
+
+
+def test_a_job_that_waits_says_when_it_may_start_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = QueuedJob(id=12, state=JobState.PENDING, reason="Priority", partition="main")
+    assert describe_pending(job) == "job 12 is pending in main (Priority)"
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert describe_pending(replace(job, start=100)).endswith(", expected to start 1970-01-01T02:01:40")
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -9,8 +9,8 @@ import pytest
 
 from pinnace.cluster.service_accounts import account_objects, kubeconfig_for, let_in, require_restricted
 from pinnace.controlplane.pki import kubeconfig
-from pinnace.errors import ClusterError, PinnaceError
-from pinnace.kube.client import Api, ApiError
+from pinnace.errors import ApiError, ClusterError, PinnaceError
+from pinnace.kube.client import Api
 from pinnace.network.addresses import Ranges
 from pinnace.spec import ClusterSpec, Restriction
 

@@ -8,7 +8,7 @@ import pytest
 from pinnace.controlplane.podsecurity import admission_configuration, class_name, restriction_objects
 from pinnace.controlplane.processes import apiserver_argv
 from pinnace.network.addresses import Ranges
-from pinnace.node.services.configuration import kubelet_config
+from pinnace.node.services.kubelet import kubelet_config
 from pinnace.spec import ClusterSpec, NodeSpec, Restriction, Share, Tenant
 
 RANGES = Ranges.within(IPv4Network("10.128.0.0/16"))

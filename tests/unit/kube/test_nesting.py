@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pinnace.kube.nesting import CUT, DEEPEST, is_too_deep, loads
+from pinnace.kube.nesting import MAX_DEPTH, MAX_DOCUMENT_DEPTH, is_too_deep, loads
 
 
 def nested(levels: int) -> str:
@@ -23,12 +23,12 @@ def test_what_is_beside_something_deep_is_read(levels: int) -> None:
 
 
 def test_how_deep_is_too_deep() -> None:
-    assert not is_too_deep(json.loads(nested(DEEPEST)))
-    assert is_too_deep(json.loads(nested(DEEPEST + 2)))
+    assert not is_too_deep(json.loads(nested(MAX_DEPTH)))
+    assert is_too_deep(json.loads(nested(MAX_DEPTH + 2)))
     assert not is_too_deep({})
 
 
-@pytest.mark.parametrize("text", ["[" * 5000, "]" * 5000, "[" * (CUT - 1), "no JSON", ""])
+@pytest.mark.parametrize("text", ["[" * 5000, "]" * 5000, "[" * (MAX_DOCUMENT_DEPTH - 1), "no JSON", ""])
 def test_what_is_no_json_stays_so(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         loads(text)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from pinnace.node.time_limit import grace, until_end
-from pinnace.slurm.commands import Job, parse_rows
+from pinnace.slurm.jobs import QueuedJob
+from pinnace.slurm.states import JobState
 
 
-def job(left: str, limit: str) -> Job:
-    fields = f"12|1000|RUNNING|None|N/A|n1|main|{left}|{limit}|0:01|1|n|".split("|")
-    return parse_rows("mark>" + "mark,".join(fields), "mark")[0]
+def job(left: str, limit: str) -> QueuedJob:
+    return QueuedJob(id=12, state=JobState.RUNNING, time_left=left, time_limit=limit)
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(60, 15), (120, 30), (240, 60), (86400, 60)])

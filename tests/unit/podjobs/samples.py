@@ -7,7 +7,7 @@ from typing import Any
 
 from pinnace.controlplane.placement import SCHEDULER
 from pinnace.podjobs.reconciler import MARK, NUMBER
-from pinnace.slurm.commands import Job
+from pinnace.slurm.jobs import QueuedJob
 from pinnace.slurm.states import JobState
 
 CLUSTER = "test"
@@ -47,19 +47,18 @@ def container(
     return {"name": "main", "image": "busybox", "resources": {"requests": requests, "limits": limits}, **more}
 
 
-def job(number: int, state: JobState = JobState.RUNNING, *, uid: str = "uid-one", reason: str = "None") -> Job:
-    return Job(
+def job(number: int, state: JobState = JobState.RUNNING, *, uid: str = "uid-one", reason: str = "None") -> QueuedJob:
+    return QueuedJob(
         id=number,
-        user=os.getuid(),
+        uid=os.getuid(),
         name="one",
         state=state,
         reason=reason,
-        start="",
         nodes="n1",
         partition="main",
         time_left="59:00",
         time_limit="1:00:00",
         time_used="1:00",
-        node_count="1",
+        node_count=1,
         comment=f"pinnace:{CLUSTER}:{uid}:default/one",
     )

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pinnace.podjobs.container_status import Notes, container_code, has_ended, room_for_two
-from pinnace.podjobs.container_status import is_spent as spent
+from pinnace.kube.pods import has_ended
+from pinnace.podjobs import container_status
+from pinnace.podjobs.container_status import ContainerdStatus, fits_twice
 from pinnace.spec import Share
 from unit.podjobs.samples import container, pod
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 
 
-def is_spent(body: dict[str, Any], noted: Callable[[str], int | None] = lambda _: None) -> bool:
-    return spent(body, noted)
+def is_completed(body: dict[str, Any], exit_code_of: Callable[[str], int | None] = lambda _: None) -> bool:
+    return container_status.is_completed(body, exit_code_of)
 
 
 def with_codes(*codes: int | None, phase: str = "Running", **more: Any) -> dict[str, Any]:
@@ -34,17 +35,17 @@ def with_codes(*codes: int | None, phase: str = "Running", **more: Any) -> dict[
     return body
 
 
-def test_a_pod_is_spent_when_all_containers_have_succeeded() -> None:
-    assert is_spent(with_codes(0, 0))
+def test_a_pod_is_completed_when_all_containers_have_succeeded() -> None:
+    assert is_completed(with_codes(0, 0))
     assert not has_ended(with_codes(0, 0))
-    assert is_spent(with_codes(0, phase="Succeeded"))
+    assert is_completed(with_codes(0, phase="Succeeded"))
     for body in (with_codes(), with_codes(0, None), with_codes(0, 1), with_codes(0, deleted=True)):
-        assert not is_spent(body)
+        assert not is_completed(body)
 
 
 def test_what_containerd_has_noted_counts_before_the_kubelet_has_seen_it(tmp_path: Path) -> None:
-    body, notes = with_codes(0, None), Notes(tmp_path)
-    assert not is_spent(body, notes.exit_code)
+    body, containerd = with_codes(0, None), ContainerdStatus(tmp_path)
+    assert not is_completed(body, containerd.exit_code)
     place = tmp_path / "io.containerd.grpc.v1.cri" / "containers" / "1"
     place.mkdir(parents=True)
     for text, ended in (
@@ -54,19 +55,19 @@ def test_what_containerd_has_noted_counts_before_the_kubelet_has_seen_it(tmp_pat
         ('{"Version":"v1","StartedAt":17,"FinishedAt":18,"ExitCode":0}', True),
     ):
         (place / "status").write_text(text)
-        assert is_spent(body, notes.exit_code) is ended
+        assert is_completed(body, containerd.exit_code) is ended
 
 
-def test_a_container_that_restarts_always_is_never_spent() -> None:
+def test_a_container_that_restarts_always_is_never_completed() -> None:
     body = with_codes(0)
     body["spec"]["restartPolicy"] = "Always"
-    assert not is_spent(body)
+    assert not is_completed(body)
 
 
 def test_a_sidecar_that_runs_keeps_its_pod() -> None:
     body = with_codes(0)
     body["status"]["initContainerStatuses"] = [{"state": {"running": {}}}]
-    assert not is_spent(body)
+    assert not is_completed(body)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +83,4 @@ def test_a_sidecar_that_runs_keeps_its_pod() -> None:
     ],
 )
 def test_two_may_meet_where_the_kubelet_counts_both(body: dict[str, Any], room: bool) -> None:
-    assert room_for_two(body, Share(cpus=1, memory=GIB)) is room
-
-
-def test_the_exit_code_of_a_pod_is_that_of_the_container_that_failed() -> None:
-    assert container_code(with_codes(0, 3, phase="Failed")) == 3
-    assert container_code(with_codes(0, 0, phase="Failed")) == 1
-    assert container_code(with_codes(0, phase="Succeeded")) == 0
+    assert fits_twice(body, Share(cpus=1, memory=GIB)) is room

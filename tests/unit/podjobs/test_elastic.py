@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pinnace.podjobs.elastic import Shape, busy_nodes, demand, is_stuck, pack, seconds, shape, size
-from unit.podjobs.samples import container, pod
+from pinnace.errors import UsageError
+from pinnace.podjobs.elastic import Shape, busy_nodes, demand, is_stuck, pack, seconds_left, shape
+from unit.podjobs.samples import container, job, pod
 
 OFFER = Shape(cpus=4, memory=4096)
 
@@ -30,9 +32,16 @@ def test_what_fits_on_no_node_gets_none() -> None:
 
 
 def test_the_shape_is_what_was_asked_for_or_what_the_partition_has() -> None:
-    assert shape([], OFFER) == OFFER
-    assert shape(["--cpus-per-task=2", "--mem=1G"], OFFER) == Shape(cpus=2, memory=1024)
-    assert [size(text) for text in ("100", "100M", "2G", "1T", "2048K")] == [100, 100, 2048, 1 << 20, 2]
+    assert shape({}, OFFER) == OFFER
+    assert shape({"cpus-per-task": "2", "mem": "1G"}, OFFER) == Shape(cpus=2, memory=1024)
+    sizes = ("100", "100M", "2G", "1T", "2048K", "8GB", "0")
+    assert [shape({"mem": text}, OFFER).memory for text in sizes] == [100, 100, 2048, 1 << 20, 2, 8192, OFFER.memory]
+
+
+@pytest.mark.parametrize("options", [{"mem": "much"}, {"cpus-per-task": "four"}])
+def test_what_cannot_be_read_is_an_error_that_ends_no_provisioner(options: dict[str, str | None]) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        shape(options, OFFER)
 
 
 def test_only_pods_that_found_no_node_are_stuck() -> None:
@@ -56,4 +65,4 @@ def test_daemons_and_the_dead_keep_no_node() -> None:
     [("0:59", 59), ("10:00", 600), ("1:00:00", 3600), ("1-00:00:01", 86401), ("UNLIMITED", math.inf), ("", math.inf)],
 )
 def test_time_left(text: str, value: float) -> None:
-    assert seconds(text) == value
+    assert seconds_left(replace(job(1), time_left=text)) == value

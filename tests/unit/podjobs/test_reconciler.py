@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pinnace.podjobs import pod_status
-from pinnace.podjobs.reconciler import (
-    ARCHIVE_PORT,
-    JOIN_LIMIT,
-    LEAVE_LIMIT,
-    MOST_JOBS,
-    NUMBER,
-    RETELL,
-    VISIBLE,
+from pinnace.podjobs.actions import (
     AskAccounting,
     Cancel,
-    Ended,
     Explain,
     Fail,
     Forget,
     FreeIndex,
-    Memory,
     Number,
     Remove,
     Retire,
     Submit,
     Tell,
+)
+from pinnace.podjobs.reconciler import (
+    ARCHIVE_PORT,
+    CONDITION_INTERVAL,
+    JOIN_LIMIT,
+    LEAVE_LIMIT,
+    MAX_ACCOUNTING_JOBS,
+    NUMBER,
+    SUBMISSION_LIMIT,
+    Ended,
+    Memory,
     World,
     plan,
 )
@@ -37,14 +40,14 @@ from pinnace.spec import NodeRecord, NodeState
 from unit.podjobs.samples import CLUSTER, job, pod
 
 if TYPE_CHECKING:
-    from pinnace.slurm.commands import Job
+    from pinnace.slurm.jobs import QueuedJob
 
 NOW = 1000.0
 
 
 def world(
     *pods: dict[str, Any],
-    jobs: list[Job] | None = None,
+    jobs: list[QueuedJob] | None = None,
     nodes: list[dict[str, Any]] | None = None,
     files: dict[int, NodeRecord] | None = None,
     asked: float = NOW - 0.5,
@@ -101,7 +104,7 @@ def test_a_mark_without_a_job_is_waited_for_and_then_submitted_again() -> None:
     memory = Memory()
     assert plan(world(pod(marked=True)), memory, NOW, room=5) == []
     assert plan(world(pod(marked=True), jobs=[]), memory, NOW, room=5) == []
-    later = NOW + VISIBLE + 1
+    later = NOW + SUBMISSION_LIMIT + 1
     assert plan(world(pod(marked=True), jobs=[], asked=later), memory, later, room=5) == [Submit(pod=pod(marked=True))]
 
 
@@ -110,7 +113,7 @@ def test_a_number_that_a_tenant_has_made_up_is_none(number: str) -> None:
     """Who creates a pod writes its annotations."""
     body = pod(marked=True, annotations={NUMBER: number})
     assert plan(world(body, jobs=[]), Memory(), NOW, room=5) == []
-    later = NOW + VISIBLE + 1
+    later = NOW + SUBMISSION_LIMIT + 1
     memory = Memory(since={"unseen uid-one": NOW})
     assert plan(world(body, jobs=[], asked=later), memory, later, room=5) == [Submit(pod=body)]
 
@@ -133,8 +136,11 @@ def test_a_pod_says_why_it_waits_once() -> None:
     assert plan(queued, memory, NOW, room=5) == []
 
 
+NOON = int(dt.datetime(2026, 1, 1, 12).astimezone().timestamp())  # here: what users are shown is local time
+
+
 def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
-    def guessed(start: str, reason: str = "Priority") -> World:
+    def guessed(start: int, reason: str = "Priority") -> World:
         return world(body, jobs=[replace(job(7, JobState.PENDING, reason=reason), start=start)])
 
     def told(state: World, now: float) -> list[str]:
@@ -143,10 +149,12 @@ def test_when_a_job_may_start_is_not_said_at_every_guess() -> None:
         return texts
 
     body, memory = pod(job=7), Memory()
-    assert told(guessed("12:00"), NOW) == ["job 7 is pending in main (Priority), expected to start 12:00"]
-    assert told(guessed("12:01"), NOW + 1) == []
-    assert told(guessed("12:02"), NOW + RETELL + 1) == ["job 7 is pending in main (Priority), expected to start 12:02"]
-    assert told(guessed("12:02", "Resources"), NOW + RETELL + 2) != []
+    assert told(guessed(NOON), NOW) == ["job 7 is pending in main (Priority), expected to start 2026-01-01T12:00:00"]
+    assert told(guessed(NOON + 60), NOW + 1) == []
+    assert told(guessed(NOON + 120), NOW + CONDITION_INTERVAL + 1) == [
+        "job 7 is pending in main (Priority), expected to start 2026-01-01T12:02:00"
+    ]
+    assert told(guessed(NOON + 120, "Resources"), NOW + CONDITION_INTERVAL + 2) != []
 
 
 def test_a_job_whose_node_does_not_come_is_ended() -> None:
@@ -194,12 +202,12 @@ def test_a_job_that_the_queue_has_forgotten_is_asked_for() -> None:
 
 
 def test_all_forgotten_jobs_are_asked_for_at_once_the_oldest_first() -> None:
-    pods = [pod(f"p{number}", job=number) for number in range(1, MOST_JOBS + 50)]
-    memory = missing(*range(1, MOST_JOBS + 50))
+    pods = [pod(f"p{number}", job=number) for number in range(1, MAX_ACCOUNTING_JOBS + 50)]
+    memory = missing(*range(1, MAX_ACCOUNTING_JOBS + 50))
     memory.since["missing 120"] = NOW - 90
     (asked,) = plan(world(*pods, jobs=[]), memory, NOW, room=5)
     assert isinstance(asked, AskAccounting)
-    assert asked.jobs == (120, *range(1, MOST_JOBS))
+    assert asked.jobs == (120, *range(1, MAX_ACCOUNTING_JOBS))
     memory.next_accounting = NOW + 1
     assert plan(world(*pods, jobs=[]), memory, NOW, room=5) == []
 

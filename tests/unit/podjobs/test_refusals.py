@@ -1,4 +1,4 @@
-"""What sbatch's words mean."""
+"""When to try again."""
 
 from __future__ import annotations
 
@@ -7,48 +7,18 @@ import http.client
 
 import pytest
 
-from pinnace.errors import SlurmError, UsageError
-from pinnace.kube.client import ApiError
-from pinnace.podjobs.refusals import Kind, kind
-
-POLICY = (
-    "sbatch: error: Batch job submission failed: "
-    "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
-            Kind.NOT_NOW,
-        ),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Kind.NOT_NOW),
-        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Kind.NOT_NOW),
-        ("sbatch: error: AssocMaxSubmitJobLimit", Kind.FULL),
-        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", Kind.FULL),
-        (f"sbatch: error: AssocMaxSubmitJobLimit\n{POLICY}", Kind.FULL),
-        (POLICY, Kind.FULL),
-        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}", Kind.NEVER),
-        (f"sbatch: error: QOSMaxGRESPerJob\n{POLICY}", Kind.NEVER),
-        ("`sbatch` did not answer for 60 s", Kind.NOT_NOW),
-        ("sbatch: error: invalid partition specified: maxjob", Kind.NEVER),
-        ("sbatch: error: Invalid --time specification: try again", Kind.NEVER),
-        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", Kind.NEVER),
-        ("sbatch: error: invalid partition specified: nope", Kind.NEVER),
-        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", Kind.NEVER),
-    ],
-)
-def test_when_to_try_again(text: str, expected: Kind) -> None:
-    assert kind(SlurmError(text)) is expected
+from pinnace.errors import ApiError, SlurmError, SlurmSubmitLimitError, SlurmUnreachableError, UsageError
+from pinnace.podjobs.refusals import Refusal, refusal_of
 
 
 def test_our_own_refusals_and_silence() -> None:
-    assert kind(UsageError("no")) is Kind.NEVER
+    assert refusal_of(UsageError("no")) is Refusal.PERMANENT
+    assert refusal_of(SlurmError("invalid partition")) is Refusal.PERMANENT
+    assert refusal_of(SlurmSubmitLimitError("AssocMaxSubmitJobLimit")) is Refusal.SUBMIT_LIMIT
+    assert refusal_of(SlurmUnreachableError("`sbatch` did not answer for 60 s")) is Refusal.TRANSIENT
     broken = (ConnectionRefusedError(), TimeoutError(), http.client.BadStatusLine(""), OSError(113, "no route"))
     for silence in (*broken, ApiError(503, "etcd has no leader")):
-        assert kind(silence) is Kind.NOT_NOW
+        assert refusal_of(silence) is Refusal.TRANSIENT
 
 
 @pytest.mark.parametrize(
@@ -62,4 +32,4 @@ def test_our_own_refusals_and_silence() -> None:
     ],
 )
 def test_what_a_pod_can_bring_about_does_not_hold_those_of_others(error: Exception) -> None:
-    assert kind(error) is Kind.NEVER
+    assert refusal_of(error) is Refusal.PERMANENT

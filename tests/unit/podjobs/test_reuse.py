@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinnace.podjobs.reuse import likeness, waits, window
+from pinnace.podjobs.reuse import is_waiting, reuse_key, reuse_window
 from pinnace.podjobs.settings import Settings
 from unit.podjobs.samples import container, pod
 
@@ -20,7 +20,7 @@ def of(owner: str, name: str = "one", **more: Any) -> dict[str, Any]:
 
 
 def kind(body: dict[str, Any], settings: Settings = SETTINGS) -> str:
-    return likeness(body, [], settings, ["--partition=main"])
+    return reuse_key(body, [], settings, ["--partition=main"])
 
 
 def test_pods_of_one_owner_that_ask_for_the_same_are_alike() -> None:
@@ -67,7 +67,7 @@ def test_some_have_their_job_to_themselves(alone: dict[str, Any]) -> None:
     ],
 )
 def test_whoever_comes_later_has_the_time_that_was_asked_for(body: dict[str, Any], seconds: float) -> None:
-    assert window(body, [], SETTINGS, []) == pytest.approx(seconds)
+    assert reuse_window(body, [], SETTINGS, []) == pytest.approx(seconds)
 
 
 def test_it_can_be_switched_off() -> None:
@@ -75,6 +75,6 @@ def test_it_can_be_switched_off() -> None:
 
 
 def test_only_pods_that_wait_can_be_taken() -> None:
-    assert waits(pod())
+    assert is_waiting(pod())
     for body in (pod(node="job-7"), pod(deleted=True), pod(phase="Failed"), pod(schedulerName="other")):
-        assert not waits(body)
+        assert not is_waiting(body)

@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 UID = os.getuid()
 
 
-def take(base: Path, places: int) -> start_throttle.Turn:
-    return start_throttle.take(scratch.make(base, UID), UID, places)
+def take(base: Path, places: int) -> start_throttle.StartSlot:
+    return start_throttle.acquire(scratch.make(base, UID), UID, places)
 
 
 @pytest.mark.parametrize(("cpus", "places"), [(1, 1), (2, 1), (3, 1), (64, 32)])
 def test_half_of_the_cores_at_a_time(cpus: int, places: int) -> None:
-    assert start_throttle.at_a_time(cpus) == places
+    assert start_throttle.max_starting(cpus) == places
 
 
 def test_who_comes_late_waits_until_a_turn_is_handed_on(tmp_path: Path) -> None:
     first, second = (take(tmp_path, 2) for _ in range(2))
     assert not first.waited
     assert not second.waited
-    late: list[start_throttle.Turn] = []
+    late: list[start_throttle.StartSlot] = []
     waiting = threading.Thread(target=lambda: late.append(take(tmp_path, 2)))
     waiting.start()
-    waiting.join(3 * start_throttle.PAUSE)
+    waiting.join(3 * start_throttle.POLL_INTERVAL)
     assert not late
-    second.hand_on()
+    second.release()
     waiting.join(30)
     assert late[0].waited
 
@@ -44,7 +44,7 @@ def test_who_comes_late_waits_until_a_turn_is_handed_on(tmp_path: Path) -> None:
 def test_a_turn_can_be_handed_on_by_another_process(tmp_path: Path) -> None:
     held = take(tmp_path, 1)
     if (pid := os.fork()) == 0:
-        held.hand_on()
+        held.release()
         os._exit(0)
     os.waitpid(pid, 0)
     assert not take(tmp_path, 1).waited
@@ -62,7 +62,7 @@ def test_what_others_have_made_does_not_count(tmp_path: Path) -> None:
     for name in ("x", "y"):
         other = tmp_path / f"{scratch.prefix(UID)}{name}"
         other.mkdir()
-        (other / start_throttle.MARK).touch()
+        (other / start_throttle.MARKER).touch()
     assert not take(tmp_path, 1).waited
 
 
@@ -75,8 +75,8 @@ def test_marks_of_other_users_do_not_count(tmp_path: Path) -> None:
         other = tmp_path / f"{scratch.prefix(UID)}{name}"
         other.mkdir(mode=0o777)
         other.chmod(0o777)
-        (other / start_throttle.MARK).touch()
-        os.utime(other / start_throttle.MARK, (0, 0))
+        (other / start_throttle.MARKER).touch()
+        os.utime(other / start_throttle.MARKER, (0, 0))
         held.append((other / scratch.LOCK).open("w"))
         (other / scratch.LOCK).chmod(0o666)
         fcntl.flock(held[-1], fcntl.LOCK_EX)
@@ -91,5 +91,5 @@ def test_marks_of_other_users_do_not_count(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(tmp_path, 1)
-    monkeypatch.setattr(start_throttle, "LIMIT", 0.1)
+    monkeypatch.setattr(start_throttle, "WAIT_LIMIT", 0.1)
     assert take(tmp_path, 1).waited

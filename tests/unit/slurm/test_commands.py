@@ -6,67 +6,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.errors import SlurmError, UsageError
-from pinnace.slurm.commands import (
-    FIELDS,
-    Slurm,
-    batch_script,
-    parse_accounting,
-    parse_rows,
-    query_environment,
-    row_format,
-    submission_environment,
-)
-from pinnace.slurm.states import JobState, Phase
+from pinnace.errors import SlurmError, SlurmUnreachableError, UsageError
+from pinnace.slurm.commands import Slurm
+from pinnace.slurm.jobs import SACCT, SQUEUE
+from pinnace.slurm.states import JobState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-MARK = "0123456789abcdef"
-
-
-def row(*, name: str = "n", comment: str = "c", number: str = "12", user: str = "1000") -> str:
-    """A row as squeue prints it in our format."""
-    known = {"%i": number, "%U": user, "%T": "PENDING", "%r": "Resources", "%S": "2026-11-15T10:00:00", "%N": "",
-             "%P": "main", "%L": "10:00", "%l": "20:00", "%M": "0:0", "%D": "2", "%j": name, "%k": comment}  # fmt: skip
-    text = row_format(MARK)
-    for field, value in known.items():
-        text = text.replace(field, value, 1)
-    return f"{text}\n"
-
-
-def test_a_row_of_squeue_becomes_a_job() -> None:
-    (job,) = parse_rows(row(name="pinnace-a"), MARK)
-    assert (job.id, job.user, job.name, job.state, job.reason) == (12, 1000, "pinnace-a", "PENDING", "Resources")
-    assert (job.start, job.time_left, job.time_limit) == ("2026-11-15T10:00:00", "10:00", "20:00")
-    assert (job.nodes, job.comment) == ("", "c")
-
-
-def test_what_squeue_does_not_know_is_empty() -> None:
-    (job,) = parse_rows(row(number="7_3", comment="(null)").replace("2026-11-15T10:00:00", "N/A"), MARK)
-    assert (job.id, job.start, job.comment) == (7, "", "")
-
-
-@pytest.mark.parametrize("number", ["12", "12_3", "12_[1-5]", "12_[1,4-9%2]", "12+0", "12+1"])
-def test_a_job_of_several_parts_has_one_number(number: str) -> None:
-    (job,) = parse_rows(row(number=number), MARK)
-    assert job.id == 12
-
-
-SACCT = f"""#!{sys.executable}
+FAKE_SACCT = f"""#!{sys.executable}
 import sys
-words = dict(word.partition("=")[::2] for word in sys.argv[1:])
-assert words["--format"] == "JobID,State,Comment,SubmitLine", words
-rows = [["7", "CANCELLED by 0", "a\\n8|FAILED|", "sbatch --parsable"], ["9_3", "TIMEOUT", "", "sbatch --comment=x\\n"]]
+args = dict(arg.partition("=")[::2] for arg in sys.argv[1:])
+fields = args["--format"].split(",")
+assert fields == {list(SACCT)!r}, args
+rows = [{{"JobID": "7", "State": "CANCELLED by 0", "Comment": "a\\n8|FAILED|", "SubmitLine": "sbatch --parsable"}},
+        {{"JobID": "9_3", "State": "TIMEOUT", "SubmitLine": "sbatch --comment=x\\n"}}]
 for row in rows:
-    print("".join(field + words["--delimiter"] for field in row))
-open(sys.argv[0] + ".asked", "a").write(words["--jobs"] + "\\n")
+    print("".join(row.get(field, "") + args["--delimiter"] for field in fields))
+open(sys.argv[0] + ".asked", "a").write(args["--jobs"] + "\\n")
 """
 
 
 def test_accounting_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sacct").write_text(SACCT)
+    (tmp_path / "sacct").write_text(FAKE_SACCT)
     (tmp_path / "sacct").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert Slurm().sacct() == []
@@ -76,43 +39,17 @@ def test_accounting_is_asked_once_for_all_jobs(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "sacct.asked").read_text() == "7,8,9\n"
 
 
-def test_what_sacct_was_not_asked_for_is_refused() -> None:
-    with pytest.raises(SlurmError, match="the fields that it was asked for"):
-        parse_accounting(f"7{MARK}FAILED{MARK}", MARK)
-
-
-@pytest.mark.parametrize("odd", [f"x{MARK}FAILED{MARK}{MARK}{MARK}", f"7{MARK}ODD{MARK * 3}"])
-def test_a_row_of_sacct_that_cannot_be_read_hides_no_others(odd: str) -> None:
-    assert [row.id for row in parse_accounting(f"{odd}8{MARK}FAILED{MARK}{MARK}{MARK}", MARK)] == [8]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
-@pytest.mark.parametrize("separator", ["\x1f", "|", ","])
-def test_no_name_or_comment_can_forge_a_row(end: str, separator: str) -> None:
-    forged = separator.join(["999", "x", "RUNNING", "None", "N/A", "n1", "main", "1", "2", "1", "1", "pinnace:a:uid:b"])
-    text = f"a{end}{forged}{end}"
-    jobs = parse_rows(row(name=text) + row(number="13", comment=text), MARK)
-    assert [(job.id, job.name, job.comment) for job in jobs] == [(12, text, "c"), (13, "n", text)]
-
-
-@pytest.mark.parametrize(
-    "text", ["12 n RUNNING\n", f"{MARK}>12{MARK},1000\n", row(user="alice"), row(number="x+0"), row() + f"{MARK}>\n"]
-)
-def test_what_is_not_as_we_asked_for_it_is_refused(text: str) -> None:
-    with pytest.raises(SlurmError, match="squeue printed"):
-        parse_rows(text, MARK)
-
-
-def fake_slurm(directory: Path, rows: str) -> None:
+def fake_slurm(directory: Path, jobs: list[dict[str, str]]) -> None:
     """Commands that answer as Slurm's do: squeue in the format that it is asked for, scancel into a file."""
     squeue = f"""#!{sys.executable}
 import sys
-form = sys.argv[sys.argv.index("--format") + 1]
-for line in {rows!r}.split("\\0"):
-    text = form
-    for field, value in zip({FIELDS!r}, line.split("|"), strict=True):
-        text = text.replace(field, value, 1)
-    print(text)
+form = next(arg for arg in sys.argv if arg.startswith("--Format=")).removeprefix("--Format=")
+known = dict.fromkeys({SQUEUE!r}, "") | {{"State": "RUNNING", "StartTime": "N/A", "NumNodes": "1"}}
+for job in {jobs!r}:
+    for field in form.split(","):
+        name, _, suffix = field.partition(":0")
+        print((known | job)[name], end=suffix)
+    print()
 """
     scancel = f'#!/bin/sh\necho "$@" >> {directory}/cancelled\n'
     for name, script in (("squeue", squeue), ("scancel", scancel)):
@@ -122,19 +59,17 @@ for line in {rows!r}.split("\\0"):
 
 def test_only_what_is_proven_to_be_ours_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers are given again: by now they may be jobs of others, or other jobs of the same user."""
-    rest = "RUNNING|None|N/A|n1|main|1|2|1|1"
-    mine, other = os.getuid(), os.getuid() + 1
-    rows = [f"1|{mine}|{rest}|a|pinnace:a", f"2|{other}|{rest}|a|pinnace:a", f"3|{mine}|{rest}|pinnace-a|thesis"]
-    fake_slurm(tmp_path, "\0".join(rows))
+    mine, other = str(os.getuid()), str(os.getuid() + 1)
+    jobs = [
+        {"JobArrayID": "1", "UserID": mine, "Name": "a", "Comment": "pinnace:a"},
+        {"JobArrayID": "2", "UserID": other, "Name": "a", "Comment": "pinnace:a"},
+        {"JobArrayID": "3", "UserID": mine, "Name": "pinnace-a", "Comment": "thesis"},
+    ]
+    fake_slurm(tmp_path, jobs)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert Slurm().cancel(1, 2, 3, ours=lambda comment: comment == "pinnace:a") == [1]
     assert (tmp_path / "cancelled").read_text() == "1\n"
     assert Slurm().cancel(ours=lambda _: True) == []
-
-
-def test_the_users_defaults_for_squeue_do_not_hide_jobs_from_us() -> None:
-    mine = {"SQUEUE_PARTITION": "gpu", "SCANCEL_INTERACTIVE": "1", "SLURM_CONF": "/c", "SLURM_JWT": "t", "HOME": "/h"}
-    assert query_environment(mine) == {"SLURM_CONF": "/c", "SLURM_JWT": "t", "HOME": "/h"}
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1fb", "a\x0bb", "a\x85b", "a\u2028b", "a\0b", "a\x7fb"])
@@ -145,35 +80,49 @@ def test_names_and_comments_that_we_give_have_no_control_characters(text: str) -
         Slurm().rename(1, text, "comment")
 
 
-@pytest.mark.parametrize(
-    ("text", "state", "phase"),
-    [
-        ("PENDING", JobState.PENDING, Phase.WAITING),
-        ("CONFIGURING", JobState.CONFIGURING, Phase.WAITING),
-        ("RUNNING", JobState.RUNNING, Phase.RUNNING),
-        ("CANCELLED by 1000", JobState.CANCELLED, Phase.ENDED),
-        ("CANCELLED+", JobState.CANCELLED, Phase.ENDED),
-        ("NODE_FAIL", JobState.NODE_FAIL, Phase.ENDED),
-        ("COMPLETING", JobState.COMPLETING, Phase.ENDED),
-    ],
-)
-def test_every_state_has_a_phase(text: str, state: JobState, phase: Phase) -> None:
-    assert JobState.parse(text) is state
-    assert state.phase is phase
-
-
-def test_the_enclosing_jobs_words_stay_out_of_a_submission() -> None:
-    mine = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "5", "SLURM_CONF": "/c", "SBATCH_ACCOUNT": "a", "HOME": "/h"}
-    assert submission_environment(mine) == {"SLURM_CONF": "/c", "SBATCH_ACCOUNT": "a", "HOME": "/h"}
-
-
-def test_a_batch_script_has_its_directives_first() -> None:
-    script = batch_script(["--job-name=a"], "exec true")
-    assert script == "#!/bin/bash -l\n#SBATCH --job-name=a\n\nexec true\n"
-
-
 def test_a_machine_without_slurm_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SlurmError, match="there is no `squeue` here") as caught:
         Slurm().squeue()
     assert "--local" in caught.value.hint
+
+
+def fake(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+    (directory / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+
+def test_an_error_says_what_was_called_and_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, monkeypatch, "sbatch", "echo out; echo 'sbatch: error: invalid partition specified: x' >&2; exit 3")
+    with pytest.raises(SlurmError, match="invalid partition specified: x") as caught:
+        Slurm().sbatch("", ["--partition=x"])
+    error = caught.value
+    assert error.argv == ("sbatch", "--parsable", "--partition=x")
+    assert (error.returncode, error.stdout) == (3, "out\n")
+    assert error.stderr == "sbatch: error: invalid partition specified: x\n"
+    assert "sinfo" in error.hint
+
+
+def test_a_command_that_hangs_may_answer_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, monkeypatch, "sbatch", "exec sleep 60")
+    monkeypatch.setattr("pinnace.slurm.commands.COMMAND_LIMIT", 0.2)
+    with pytest.raises(SlurmUnreachableError, match="`sbatch` did not answer"):
+        Slurm().sbatch("", [])
+
+
+def test_a_job_that_slurm_has_forgotten_is_in_no_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, monkeypatch, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    fake(
+        tmp_path, monkeypatch, "scancel", "echo 'scancel: error: Job/step already completing or completed' >&2; exit 1"
+    )
+    assert Slurm().squeue(12) == []
+    Slurm().scancel(12)
+
+
+def test_sbatch_may_print_the_cluster_too_but_a_number_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, monkeypatch, "sbatch", "echo '12;cluster'")
+    assert Slurm().sbatch("", []) == 12
+    fake(tmp_path, monkeypatch, "sbatch", "echo submitted")
+    with pytest.raises(SlurmError, match="told no job's number: submitted"):
+        Slurm().sbatch("", [])

@@ -7,7 +7,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from pinnace.kube.client import Api, ApiError
+from pinnace.errors import ApiError
+from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinnace.controlplane.objects import SCRATCH, SHARED
-from pinnace.kube.client import ApiError
+from pinnace.errors import ApiError
 from pinnace.kube.watch import Changed, Listed
 from pinnace.storage.claims import SELECTED_NODE, Pool, volume_for
 from pinnace.storage.directories import Directories
@@ -64,7 +64,14 @@ def life(api: FakeApi, directories: Directories) -> None:
     provisioner = Provisioner([Keeper(api, Pool(provisioner=SHARED), directories)])
     for kind in (CLAIMS, VOLUMES):
         provisioner.note(Listed(kind=kind, objects=api.all(kind)))
-    provisioner.work(0.0)
+    provisioner.begin()
+    work_off(provisioner)
+
+
+def work_off(provisioner: Provisioner, timeout: float = 0.0) -> None:
+    """Everything that is due now, or within so many seconds after the last."""
+    while provisioner.work(timeout):
+        pass
 
 
 def lives(api: FakeApi, directories: Directories, mortal: Mortal) -> None:
@@ -154,16 +161,16 @@ def test_what_fails_is_tried_again_and_the_rest_goes_on(directories: Directories
     provisioner = Provisioner([Keeper(api, Pool(provisioner=SHARED), directories)])
     provisioner.note(Listed(kind=CLAIMS, objects=api.all(CLAIMS)))
     provisioner.note(Listed(kind=VOLUMES, objects=[]))
-    provisioner.work(0.0)
+    provisioner.begin()
+    work_off(provisioner)
     assert [made["metadata"]["name"] for made in api.all(VOLUMES)] == [f"pvc-{UID}"]
     later = storage_class()
     later["metadata"]["name"] = "later"
     api.put("storageclasses", later)
-    (due,) = provisioner.due.values()
-    assert due > 0.0
-    provisioner.work(due)
+    assert len(provisioner.queue) == 1
+    work_off(provisioner, timeout=1.0)
     assert len(api.all(VOLUMES)) == 2
-    assert not provisioner.due
+    assert not provisioner.queue
 
 
 def test_what_is_gone_is_not_looked_at() -> None:
@@ -171,9 +178,9 @@ def test_what_is_gone_is_not_looked_at() -> None:
     provisioner.note(Listed(kind=CLAIMS, objects=[claim()]))
     provisioner.note(Listed(kind=VOLUMES, objects=[]))
     provisioner.note(Changed(kind=CLAIMS, object=claim(), gone=True))
-    assert provisioner.known[CLAIMS] == {}
-    provisioner.work(0.0)
-    assert not provisioner.due
+    assert provisioner.cache[CLAIMS] == {}
+    work_off(provisioner)
+    assert not provisioner.queue
 
 
 def test_the_trash_is_emptied_again_after_any_failure(

@@ -29,19 +29,22 @@ from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
 from pinnace.network.handshake import Protocol, listener_name
 from pinnace.network.handshake import listening as handshake
-from pinnace.podjobs.ranks import asking, options
+from pinnace.podjobs.ranks import asking
 from pinnace.podjobs.ranks import container as containers
 from pinnace.podjobs.ranks.entering import first_process
 from pinnace.podjobs.ranks.ids import Identity, identity
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.slurm import host_name
-from pinnace.slurm.commands import Slurm, submission_environment
+from pinnace.slurm.allowed_options import parse_srun
+from pinnace.slurm.commands import Slurm
+from pinnace.slurm.variables import submission_environment
 from pinnace.spec import NodeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pinnace.podjobs.ranks.container import Container
+    from pinnace.slurm.allowed_options import SrunCall
     from pinnace.spec import NodeSpec
 
 BACKLOG = 512
@@ -102,7 +105,7 @@ def read_request(peer: asking.Peer, environment: int, first: int) -> Request:
     return request
 
 
-def step_argv(call: options.Call, task: Sequence[str], *, mpi: str | None, cpus: str | None) -> list[str]:
+def step_argv(call: SrunCall, task: Sequence[str], *, mpi: str | None, cpus: str | None) -> list[str]:
     """Slurm's own srun, for the ranks."""
     defaults = {"mpi": mpi, "cpus-per-task": cpus}
     given = [f"--{name}={value}" for name, value in defaults.items() if value and name not in call.names]
@@ -281,7 +284,7 @@ class Server:
 
     def _launch(self, request: Request, container: Container, line: socket.socket, streams: list[int]) -> int:
         if request.name == "srun":
-            call = options.parse(request.argv[1:])
+            call = parse_srun(request.argv[1:])
             if not call.command:
                 raise UsageError("srun: there is no program to run")
             command, directory = list(call.command), os.path.join(request.directory, call.directory or "")  # noqa: PTH118

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pinnace.errors import UsageError
-from pinnace.podjobs.ranks import launcher, options, world
+from pinnace.podjobs.ranks import launcher, world
 from pinnace.podjobs.ranks.container import TASKS, Kind, describe, host_path, layers
 from pinnace.podjobs.ranks.ids import Identity, exchange, exchanged, identity, node_id
 from pinnace.podjobs.ranks.rank import environment, find
 from pinnace.podjobs.ranks.server import companion_argv, default_mpi, step_argv
 from pinnace.sandbox.mountinfo import mount_points
+from pinnace.slurm.allowed_options import parse_srun
 
 MANY = "0 2001 1\n1 200000 65536\n"
 ONE = "0 2001 1\n"
@@ -124,47 +124,12 @@ def test_layers_may_be_relative_or_given_one_by_one() -> None:
     assert layers("rw,lowerdir+=/2,lowerdir+=/1,upperdir=/3")[0] == ("/2", "/1")
 
 
-def test_sruns_options_end_with_the_first_word_that_is_none() -> None:
-    call = options.parse(["-lN2", "--ntasks", "4", "--mpi=pmix", "-D", "/x", "-K", "-c2", "prog", "-n", "1"])
-    assert call.argv() == [
-        "--label",
-        "--nodes=2",
-        "--ntasks=4",
-        "--mpi=pmix",
-        "--kill-on-bad-exit",
-        "--cpus-per-task=2",
-    ]
-    assert (call.directory, call.command) == ("/x", ("prog", "-n", "1"))
-    assert options.parse(["--", "-odd"]).command == ("-odd",)
-    assert options.parse(["--input", "none", "orted"]).argv() == ["--input=none"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--nodelist=/etc/passwd", "x"], "a file of the host's"),
-        (["-x", "./hosts", "x"], "a file of the host's"),
-        (["-o", "x", "y"], "-o is not for pods"),
-        (["--task-prolog=/bin/sh", "y"], "it would run on the host"),
-        (["--jobid=1", "y"], "the pod's own job"),
-        (["--input=/etc/shadow", "y"], "--input=/etc/shadow is not for pods"),
-        (["--frob", "y"], "--frob is not known"),
-        (["-Z", "y"], "-Z is not known"),
-        (["--ntasks"], "lacks its value"),
-        (["--label=1", "y"], "takes no value"),
-    ],
-)
-def test_what_would_touch_the_host_is_refused(words: list[str], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        options.parse(words)
-
-
 def test_slurms_own_srun_gets_what_was_asked_and_what_is_usual() -> None:
-    asked = options.parse(["--mpi=pmi2", "-n2", "prog"])
+    asked = parse_srun(["--mpi=pmi2", "-n2", "prog"])
     assert step_argv(asked, ["rank"], mpi="pmix", cpus="3") == [
         "srun", "--overlap", "--cpus-per-task=3", "--mpi=pmi2", "--ntasks=2", "--", "rank",
     ]  # fmt: skip
-    assert "--mpi=pmix" in step_argv(options.parse(["prog"]), ["rank"], mpi="pmix", cpus=None)
+    assert "--mpi=pmix" in step_argv(parse_srun(["prog"]), ["rank"], mpi="pmix", cpus=None)
     assert {"--nodes=2", "--ntasks=2", "--nodelist=b,c", "--overlap"} <= set(companion_argv(["b", "c"], ["x"]))
     listed = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n"
     assert default_mpi(listed) == "pmix"

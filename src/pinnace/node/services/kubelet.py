@@ -1,91 +1,50 @@
-"""The configuration of a node's components: pure functions, from what the node is to what the component reads."""
+"""The kubelet: its configuration and command. All processes stay in the cgroup of the Slurm step."""
 
 from __future__ import annotations
 
 import json
+import os
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.network.tun import MTU
+from pinnace.node.services.containerd import CONTAINERD_SOCKET
+from pinnace.node.services.kubelet_pacing import paced
+from pinnace.sandbox.mounts import file_system
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.node.init import Init
     from pinnace.spec import NodeSpec, Share
 
-CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 KUBELET_PORT = 10250
 # On other file systems the kubelet cannot tell its disk's size, and does not start if it has to.
 MEASURABLE = frozenset({"ext2", "ext3", "ext4", "xfs"})
-SANDBOX_IMAGE = "pinnace.local/pause:latest"
 
 
-def containerd_toml(node: NodeSpec, *, runtime: str, sandbox_image: str, cni_config: str, certs: str) -> str:
-    """containerd without cgroups, AppArmor and NRI; its runtime is runc behind our wrapper."""
-
-    def quote(text: str) -> str:
-        return json.dumps(text)
-
-    bin_dir = node.binary("bridge").rsplit("/", 1)[0]
-    return f"""version = 3
-root = "/var/lib/containerd"
-state = "/run/containerd"
-disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp",
-  "io.containerd.internal.v1.tracing", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.erofs"]
-
-[grpc]
-address = {quote(CONTAINERD_SOCKET)}
-
-[plugins."io.containerd.cri.v1.runtime"]
-disable_apparmor = true
-restrict_oom_score_adj = true
-tolerate_missing_hugetlb_controller = true
-enable_unprivileged_ports = true
-enable_unprivileged_icmp = true
-
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = [{quote(bin_dir)}]
-conf_dir = {quote(cni_config)}
-
-[plugins."io.containerd.cri.v1.runtime".containerd]
-default_runtime_name = "runc"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = {quote(runtime)}
-SystemdCgroup = false
-
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = {quote(sandbox_image)}
-
-[plugins."io.containerd.cri.v1.images".registry]
-config_path = {quote(certs)}
-"""
-
-
-def cni_conflist(node: NodeSpec) -> dict[str, Any]:
-    """Pods hang on a bridge with this node's share of the pod range; the wire's routes do the rest."""
-    subnet = str(node.cluster.ranges.pods_of(node.index))
-    return {
-        "cniVersion": "1.0.0",
-        "name": "pinnace",
-        "plugins": [
-            {
-                "type": "bridge",
-                "bridge": "cni0",
-                "isGateway": True,
-                "hairpinMode": True,
-                "mtu": MTU,
-                "ipam": {
-                    "type": "host-local",
-                    "dataDir": "/run/cni",
-                    "ranges": [[{"subnet": subnet}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                },
-            },
-            {"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": True}},
-        ],
-    }
+def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) -> Callable[[], bool]:
+    """The kubelet. Gives whether it has begun to watch its pods, on a node for one pod."""
+    node = init.node
+    resolver = [str(node.cluster.ranges.resolver)] if init.name_servers else []
+    configuration = kubelet_config(
+        node,
+        resolv_conf=init.write("resolv.conf", "".join(f"nameserver {server}\n" for server in resolver)),
+        system_reserved=reserved(
+            node.share,
+            cpus=os.cpu_count() or 1,
+            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        ),
+        file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
+    )
+    containerd, under_way = Path(CONTAINERD_SOCKET).exists, init.run_directory / "kubelet-under-way"
+    init.service(
+        "kubelet",
+        kubelet_argv(node, init.write("kubelet.json", json.dumps(configuration))),
+        waits_for=lambda: certificate() and (node.tenant is not None or containerd()) and api(),
+        output=partial(paced, ready=containerd, under_way=under_way) if node.tenant else None,
+    )
+    return under_way.exists
 
 
 def reserved(share: Share, *, cpus: int, memory: int) -> dict[str, str]:
@@ -149,22 +108,6 @@ def kubelet_config(
         "seccompDefault": node.cluster.restriction is not None,
         # What pods said outlives a node that leaves before its cluster; and no kubelet removes what is another's.
         **({"podLogsDir": str(node.cluster.pod_logs(node.name))} if node.joined else {}),
-    }
-
-
-def kube_proxy_config(node: NodeSpec) -> dict[str, Any]:
-    return {
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "clientConnection": {"kubeconfig": node.secret("kube-proxy.kubeconfig")},
-        "mode": "nftables",
-        "clusterCIDR": str(node.cluster.ranges.pods),
-        "hostnameOverride": node.name,
-        "bindAddress": node.address,
-        "healthzBindAddress": "127.0.0.1:10256",
-        "metricsBindAddress": "127.0.0.1:10249",
-        "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        "nftables": {"syncPeriod": "30s", "minSyncPeriod": "0s"},
     }
 
 

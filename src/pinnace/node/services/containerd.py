@@ -1,0 +1,156 @@
+"""containerd without root: its configuration, the bridge that pods hang on, and the images it has from the start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinnace.images import cache, cache_closing
+from pinnace.network.tun import MTU
+from pinnace.node.services.runc_wrapper import wrapper_script
+from pinnace.spec import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pinnace.node.init import Init
+    from pinnace.spec import NodeSpec
+
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+SANDBOX_IMAGE = "pinnace.local/pause:latest"
+SOCKET_INTERVAL = 0.01  # seconds between looks whether containerd is there
+CTR_TIMEOUT = 600.0  # seconds for one image
+
+
+def add(init: Init) -> None:
+    """containerd, and the task that gives it images."""
+    node = init.node
+    wrapper = wrapper_script(node.binary("runc"), str(init.run_directory / "bundles"), launcher=node.has_ranks)
+    cni = init.run_directory / "cni"
+    cni.mkdir()
+    init.write("cni/10-pinnace.conflist", json.dumps(cni_conflist(node)))
+    configuration = containerd_toml(
+        node,
+        runtime=init.write("runc", wrapper, 0o755),
+        sandbox_image=SANDBOX_IMAGE,
+        cni_config=str(cni),
+        certs=f"{node.cluster.images}/hosts",
+    )
+    init.task("images", lambda: import_images(init))
+    init.service(
+        "containerd",
+        [node.binary("containerd"), "--config", init.write("containerd.toml", configuration)],
+        environment={"PATH": f"{Path(node.binary('containerd')).parent}:{os.environ['PATH']}"},
+        waits_for=_verified(init),
+    )
+
+
+def _verified(init: Init) -> Callable[[], bool]:
+    """Look whether the images of earlier clusters are still whole, while other things start."""
+    if not init.lease or not init.lease.parts:
+        return lambda: True
+    parts, done = init.lease.parts, init.run_directory / "verified"
+
+    def verify() -> None:
+        cache.verify(cache_closing.ROOT, parts)
+        done.touch()
+
+    init.task("verify-image-cache", verify)
+    return done.exists
+
+
+def import_images(init: Init) -> None:
+    """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
+    os.setpgid(0, 0)  # so that all of it can be killed at once
+    node, images = init.node, init.node.cluster.directory / "images"
+    ctr = [node.binary("ctr"), "--namespace", "k8s.io", "images"]
+    hosts = f"--hosts-dir={node.cluster.images}/hosts"
+    while not os.path.exists(CONTAINERD_SOCKET):  # noqa: PTH110
+        time.sleep(SOCKET_INTERVAL)
+    pulls = (["pull", hosts, name] for name in _wanted(node, images))
+    with (init.logs / "images.log").open("ab") as log:
+        for args in (["import", "--local", str(images / "pause.tar")], *pulls):
+            subprocess.run([*ctr, *args], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=CTR_TIMEOUT)
+
+
+def _wanted(node: NodeSpec, images: Path) -> list[str]:
+    """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
+    if node.tenant:
+        return list(node.images)
+    wanted: list[str] = read_json(images / "wanted.json") or []
+    return wanted
+
+
+def containerd_toml(node: NodeSpec, *, runtime: str, sandbox_image: str, cni_config: str, certs: str) -> str:
+    """containerd without cgroups, AppArmor and NRI; its runtime is runc behind our wrapper."""
+
+    def quote(text: str) -> str:
+        return json.dumps(text)
+
+    bin_dir = node.binary("bridge").rsplit("/", 1)[0]
+    return f"""version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.internal.v1.tracing", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.erofs"]
+
+[grpc]
+address = {quote(CONTAINERD_SOCKET)}
+
+[plugins."io.containerd.cri.v1.runtime"]
+disable_apparmor = true
+restrict_oom_score_adj = true
+tolerate_missing_hugetlb_controller = true
+enable_unprivileged_ports = true
+enable_unprivileged_icmp = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = [{quote(bin_dir)}]
+conf_dir = {quote(cni_config)}
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = {quote(runtime)}
+SystemdCgroup = false
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = {quote(sandbox_image)}
+
+[plugins."io.containerd.cri.v1.images".registry]
+config_path = {quote(certs)}
+"""
+
+
+def cni_conflist(node: NodeSpec) -> dict[str, Any]:
+    """Pods hang on a bridge with this node's share of the pod range; the wire's routes do the rest."""
+    subnet = str(node.cluster.ranges.pods_of(node.index))
+    return {
+        "cniVersion": "1.0.0",
+        "name": "pinnace",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": True,
+                "hairpinMode": True,
+                "mtu": MTU,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": "/run/cni",
+                    "ranges": [[{"subnet": subnet}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": True}},
+        ],
+    }

@@ -1,0 +1,52 @@
+"""Partitions, and what sinfo says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinnace.errors import SlurmError
+from pinnace.slurm.times import parse_limit
+
+SINFO = "%R|%D|%c|%m|%l|%f|%a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A partition: what its nodes have at least, what they have in all, their features."""
+
+    name: str
+    nodes: int
+    cpus: int
+    memory: int  # MiB
+    minutes: int | None
+    features: tuple[str, ...] = ()
+    up: bool = True
+
+
+def parse_sinfo(text: str) -> list[Partition]:
+    """What sinfo printed in this format: a line for each kind of nodes in each partition."""
+    found: dict[str, Partition] = {}
+    for line in filter(None, text.split("\n")):
+        name, nodes, cpus, memory, limit, features, state = line.split("|")
+        known = found.get(name)
+        mine = tuple(feature for feature in features.split(",") if feature not in {"(null)", ""})
+        found[name] = Partition(
+            name=name,
+            nodes=int(nodes) + (known.nodes if known else 0),
+            cpus=min(int(cpus), known.cpus) if known else int(cpus),
+            memory=min(int(memory), known.memory) if known else int(memory),
+            minutes=None if limit == "infinite" else parse_limit(limit),
+            features=tuple(sorted({*mine, *(known.features if known else ())})),
+            up=state == "up",
+        )
+    return list(found.values())
+
+
+def largest_node(text: str, *, of_default: bool) -> dict[str, int]:
+    """The CPUs and the memory (in MiB) that most nodes have at least, from lines of ``%P %c %m``."""
+    rows = [line.split() for line in text.split("\n") if line.strip()]
+    own = [row for row in rows if not of_default or row[0].endswith("*")] or rows
+    if not own:
+        raise SlurmError("sinfo shows no node")
+    cpus, memory = (sorted(int(row[n].rstrip("+")) for row in own)[(len(own) - 1) // 2] for n in (1, 2))
+    return {"cpus": cpus, "memory": memory}
