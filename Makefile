@@ -48,7 +48,7 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 	$(PYTEST) -q -n 2 -m 'not bed and not build'
 
 # Every worker has a bed; a test mostly waits, so there are more of them than processors (tests/conftest.py: who runs what).
-WORKERS ?= 4
+WORKERS ?= 3
 ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test

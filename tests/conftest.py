@@ -39,7 +39,7 @@ GROUPS = {
 }  # fmt: skip
 OF_ONE_GROUP = ("bridged", "s3", "cluster", "bed_of_its_own")  # fixtures of a session that end with their group
 used_by_group: set[pytest.FixtureDef[Any]] = set()
-# The groups that take longest, which begin first: seconds, measured while four workers shared two processors.
+# The groups that take longest, which begin first: seconds, measured while three workers shared two processors.
 SECONDS = {
     "bridge": 520, "shared 2": 510, "shared 1": 380, "e2e/test_pods.py": 280, "e2e/test_ranks.py": 270,
     "e2e/test_run.py": 230, "e2e/test_cache.py": 200, "e2e/test_interrupting.py": 200, "testbed": 150,

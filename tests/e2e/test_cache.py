@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e.conftest import Kubectl
 from e2e.left import assert_nothing_left, cached, has_job
 from testbed.waiting import wait_until
 from unit.images.archives import with_environment
@@ -92,7 +93,7 @@ def test_the_next_cluster_unpacks_nothing_and_knows_nothing(bob: User) -> None:
 
 def reason(user: User) -> str:
     """Why the pod does not start."""
-    pod = json.loads(user.pinnace("kubectl", "get", "pod", "work", "-o", "json").stdout)
+    pod = Kubectl(user=user, cluster="second").json("get", "pod", "work")
     [status] = pod["status"].get("containerStatuses") or [{}]
     return str(status.get("state", {}).get("waiting", {}).get("reason"))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e.conftest import Kubectl
 from e2e.left import assert_nothing_left, has_job
 from testbed.waiting import wait_until
 
@@ -119,7 +120,7 @@ def test_a_control_plane_that_cannot_be_saved_ends_the_cluster_with_the_reason(b
 
 def where(user: User) -> list[str]:
     """The nodes on which running pods of the deployment are."""
-    pods = json.loads(user.pinnace("kubectl", "get", "pods", "-l", "app=survivor", "-o", "json").stdout)["items"]
+    pods = Kubectl(user=user, cluster="loss").json("get", "pods", "-l", "app=survivor")["items"]
     return [
         pod["spec"]["nodeName"]
         for pod in pods

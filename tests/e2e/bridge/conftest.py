@@ -40,8 +40,7 @@ class Cluster:
     def refused(self, body: Object) -> str:
         """What the API says to an object that it does not take."""
         name = self.alice.write("refused.yaml", yaml.safe_dump(body))
-        result = self.alice.pinnace("kubectl", "--name", CLUSTER, "apply", "-f", name, code=1)
-        return result.stderr
+        return self.alice.run(*self.kubectl.command, "apply", "-f", name, code=1).stderr
 
     def get(self, kind: str, name: str) -> Object:
         found: Object = self.kubectl.json("get", kind, name, "--namespace", self.namespace)
