@@ -1,8 +1,8 @@
 """Removing directories in which others have made files: of any depth, and never anything outside of them.
 
 ``shutil.rmtree`` calls itself for every level (in Python 3.11), and pods make more levels than Python has frames. This
-one keeps a list of the levels and one open directory. It is no ``rm``, because the keeper of a node has to remove files
-when it cannot start processes any more: the first process of their PID namespace has ended.
+one keeps a list of the levels and one open directory. It is no ``rm``, because a node's monitor removes files when it
+cannot start processes any more: the first process of their PID namespace has ended.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def helpers(user: User) -> dict[tuple[str, int], tuple[int, int]]:
         for pid, parent, threads, memory, _ in ours.values():
             if pid in agents or parent in agents:
                 found[host, int(pid)] = int(threads), int(memory)
-    assert len(found) >= 2 * 4, "an agent, a keeper, links and a proxy on each host"
+    assert len(found) >= 2 * 4, "an agent, a monitor, links and a proxy on each host"
     return found
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.controlplane.pki import Authority, Identity
+from pinnace.controlplane.pki import Authority, CertificateSubject
 from pinnace.images import registry
-from pinnace.images.store import Store
+from pinnace.images.store import ImageStore
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
     """A registry with TLS and passwords; its certificate is from an authority that bob trusts."""
     directory = bob.home / "registry"
     shutil.rmtree(directory, ignore_errors=True)
-    store = Store(directory)
+    store = ImageStore(directory)
     store.load(bob.home / "busybox.tar", "private.example/team/busybox:1")
     authority = Authority.create(directory)
-    authority.issue(Identity(file="outside", common_name="outside", addresses=(ADDRESS,)))
+    authority.issue(CertificateSubject(file="outside", common_name="outside", addresses=(ADDRESS,)))
     shutil.copyfile(directory / "ca.crt", bob.home / "ca.crt")
     (bob.home / "ca.crt").chmod(0o644)
     (directory / "passwords").write_text(f"user:{HASH}\n")

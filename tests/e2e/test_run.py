@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.left import assert_nothing_left
+from e2e.left import assert_nothing_left, has_job, remove_left
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from e2e.conftest import User
@@ -71,16 +72,48 @@ def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User, times: int)
 
 
 PYTHON = """
-import os, subprocess
+import os, subprocess, threading
+from pathlib import Path
 import pinnace
-with pinnace.Cluster(nodes=2) as cluster:
+with pinnace.Cluster(nodes=2, images=[Path("busybox.tar")]) as cluster:
     subprocess.run(["kubectl", "get", "nodes", "-o", "name"], env=os.environ | cluster.environment(), check=True)
+    same = pinnace.Cluster.existing(cluster.name)
+    print(same.state(), *[applied.kind for applied in same.apply("fails.yaml")], flush=True)
+    lines = []
+    result = cluster.run("fails.yaml", on_line=lambda container, line: lines.append(line))
+    print(result.exit_code, *lines)
+    print(cluster.kubectl("get", "job/none", check=False).returncode)
+    try:
+        cluster.kubectl("get", "job/none")
+    except pinnace.ClusterError as error:
+        print(error)
+    cluster.kubectl("delete", "job/work")
+    delete = threading.Timer(3, cluster.kubectl, ["delete", "job/work"])
+    delete.start()
+    try:
+        cluster.run("sleeps.yaml")
+    except pinnace.ClusterError as error:
+        print(error)
+    delete.join()
+print(pinnace.Cluster(images=[Path("busybox.tar")]).run_once("fails.yaml").exit_code)
 """
 
 
 def test_the_python_of_the_readme(bob: User) -> None:
+    bob.write("fails.yaml", job("echo about to fail; exit 42"))
+    bob.write("sleeps.yaml", job("sleep 600"))
     result = bob.run("/opt/pinnace/bin/python", bob.write("cluster.py", PYTHON))
-    assert sorted(result.stdout.split()) == ["node/n1", "node/n2"]
+    first, second, *said = result.stdout.splitlines()
+    assert sorted((first, second)) == ["node/n1", "node/n2"]
+    assert said == [
+        "running Job",
+        "42 about to fail",
+        "1",
+        'kubectl get job/none: Error from server (NotFound): jobs.batch "none" not found',
+        "Job work was deleted before it ended",
+        "42",
+    ]
+    assert result.stderr == "", "the library prints nothing"
     assert_nothing_left(bob)
 
 
@@ -168,6 +201,7 @@ def test_a_dry_run_only_prints(bob: User) -> None:
         (["up", "-p", "nowhere"], "invalid partition"),
         (["up", "-N", "99"], "more processors requested than permitted"),
         (["run", "missing.yaml"], "there is no file missing.yaml"),
+        (["run", "broken.yaml"], "broken.yaml, line 1: did not find expected node content"),
         (["up", "--name", "Not_A_Name"], "cannot be the name of a cluster"),
         (["down", "unknown"], "there is no cluster 'unknown'"),
         (["run", "--network", "10.50.0.0/16", "hello.yaml"], "overlaps with 10.50.0.0/24, which this host has"),
@@ -177,6 +211,7 @@ def test_a_dry_run_only_prints(bob: User) -> None:
 )
 def test_bad_input_is_answered_at_once(bob: User, argv: list[str], message: str) -> None:
     shutil.copy(EXAMPLES / "hello.yaml", bob.home)
+    bob.write("broken.yaml", "kind: [")
     result = bob.pinnace(*argv, code=None, timeout=30)
     assert result.returncode != 0
     assert message in result.stderr.lower() or message in result.stderr, result.stderr
@@ -186,10 +221,18 @@ def test_bad_input_is_answered_at_once(bob: User, argv: list[str], message: str)
     assert not bob.pinnace("list", "-o", "name").stdout
 
 
-def test_a_manifest_that_does_not_parse_is_answered_with_kubectls_words(bob: User) -> None:
-    name = bob.write("broken.yaml", "kind: [")
+def test_a_manifest_that_the_api_refuses_is_answered_with_kubectls_words(bob: User) -> None:
+    """And what a run that was killed has left is gone after the next one."""
+    bob.pinnace("run", bob.write("dies.sh", "#!/bin/sh\nkill -9 $PPID\n", 0o755), code=None)
+    clusters = bob.home / ".local/share/pinnace/clusters"
+    assert len(list(clusters.iterdir())) == 1, "nobody was there to remove it"
+    wait_until("its job to end", lambda: not has_job(bob), limit=60)
+    name = bob.write("refused.yaml", job("true").replace("kind: Job", "kind: Jobs"))
     result = bob.pinnace("run", name, code=1)
-    assert "error parsing broken.yaml" in result.stderr
+    assert "kubectl apply -f refused.yaml: " in result.stderr
+    assert 'no matches for kind "Jobs"' in result.stderr
+    assert list(clusters.iterdir()) == []
+    remove_left(bob)
     assert_nothing_left(bob)
 
 

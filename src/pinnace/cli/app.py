@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from pinnace import __version__
-from pinnace.cli import clusters, showing
+from pinnace.cli import access, run, showing, up
 from pinnace.cli.bridge import bridge
 from pinnace.cli.completion import completion
 from pinnace.cli.doctor import doctor
@@ -42,7 +42,18 @@ def version(output: OutputFormat) -> None:
     show(rows, output, columns=("name", "version"))
 
 
-for command in (fetch, image, bridge, pod, *clusters.COMMANDS, *showing.COMMANDS, doctor, completion):
+for command in (
+    fetch,
+    image,
+    bridge,
+    pod,
+    *up.COMMANDS,
+    *run.COMMANDS,
+    *access.COMMANDS,
+    *showing.COMMANDS,
+    doctor,
+    completion,
+):
     pinnace.add_command(command)
 
 

@@ -19,11 +19,3 @@ class Duration(click.ParamType[float]):
             return parse_duration(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-wait_limit_option = click.option(
-    "--wait-limit",
-    type=Duration(),
-    metavar="DURATION",
-    help="Give up if the cluster is not ready by then; a job may wait for its turn for days. Without, no limit.",
-)

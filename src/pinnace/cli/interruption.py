@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 FATAL = (signal.SIGTERM, signal.SIGHUP)
 INTERRUPTING = (signal.SIGINT, *FATAL)
-SCRIPT_LIMIT = 10.0  # seconds that a script has to end, when we have to
+SCRIPT_END_LIMIT = 10.0  # seconds that an interrupted script has to end
 
 
 terminals: list[int] = []  # our streams that are on one; later it may be gone, and cannot be asked any more
 
 
 def terminate_on_signals() -> None:
-    """Unwind as on Ctrl-C, so that nothing half-done stays behind."""
+    """Let every signal that interrupts unwind the program as Ctrl-C does, so that nothing half-done stays."""
     terminals[:] = [descriptor for descriptor in range(3) if os.isatty(descriptor)]
     _handle(_first)
 
@@ -96,6 +96,6 @@ def run_script(argv: Sequence[str], environment: Mapping[str, str]) -> int:
             if not isinstance(error, KeyboardInterrupt):  # that one has the terminal sent to both of us
                 process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(SCRIPT_LIMIT)
+                process.wait(SCRIPT_END_LIMIT)
             process.kill()
             raise

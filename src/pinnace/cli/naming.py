@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-
-import click
+from typing import TYPE_CHECKING
 
 from pinnace.cluster.cluster import Cluster
 from pinnace.cluster.directory import all_clusters
 from pinnace.errors import ClusterError, PinnaceError, UsageError
 
+if TYPE_CHECKING:
+    import click
+
 
 def complete_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: the clusters whose names begin so."""
+    """For the shell: the names of clusters that begin so."""
     with contextlib.suppress(PinnaceError):
         return [directory.name for directory in all_clusters() if directory.name.startswith(incomplete)]
     return []
-
-
-name_argument = click.argument("name", required=False, shell_complete=complete_names)
-which_option = click.option("--name", help="Name of the cluster.", shell_complete=complete_names)
 
 
 def pick(name: str | None) -> Cluster:

@@ -1,4 +1,4 @@
-"""How everything looks: data on stdout, messages and progress on stderr."""
+"""What commands print: data on stdout, messages and progress on stderr."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def fail(message: str, *, hint: str = "") -> None:
 
 
 def painted(text: str, colour: str) -> str:
-    """A coloured sign, where colours are wanted."""
+    """Text in a colour, unless NO_COLOR is set."""
     return text if "NO_COLOR" in os.environ else click.style(text, fg=colour)
 
 
@@ -95,7 +95,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
-        self._turn = 0
+        self._frame = 0
         self._last = 0.0
 
     def step(self, label: str, text: str) -> None:
@@ -109,9 +109,9 @@ class Progress:
         if not self._terminal or time.monotonic() - self._last < 0.08:
             return
         self._last = time.monotonic()
-        self._turn = (self._turn + 1) % len(SPINNER)
+        self._frame = (self._frame + 1) % len(SPINNER)
         width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-        line = f"{SPINNER[self._turn]} {_joined(label, text)}"
+        line = f"{SPINNER[self._frame]} {_joined(label, text)}"
         click.echo(f"\r\x1b[K{line[: width - 1]}", nl=False, err=True)
 
     def done(self, label: str, text: str) -> None:
@@ -125,7 +125,7 @@ class Progress:
         click.echo(f"{painted(mark, colour)} {_joined(label, text)}", err=True)
 
     def clear(self) -> None:
-        """Take the moving line away."""
+        """Remove the moving line."""
         if self._terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
 

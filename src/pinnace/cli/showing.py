@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pinnace.cli.naming import name_argument, pick
+from pinnace.cli.naming import pick
+from pinnace.cli.options import name_argument
 from pinnace.cli.output import OutputFormat, output_option, show, show_one
+from pinnace.cluster.cleanup import remove_dead_clusters
 from pinnace.cluster.cluster import Cluster
 from pinnace.cluster.directory import all_clusters
 from pinnace.spec import NodeState
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 @output_option
 def list_clusters(output: OutputFormat) -> None:
     """Show your clusters."""
+    remove_dead_clusters()
     rows = [about(Cluster.existing(directory.name)) for directory in all_clusters()]
     show(rows, output, columns=("name", "state", "job", "nodes", "hosts", "left"))
 

@@ -1,85 +1,69 @@
-"""A cluster as Python sees it.
+"""A Kubernetes cluster as Python sees it. The command line uses the same class.
 
     with pinnace.Cluster(nodes=2) as cluster:
-        subprocess.run(["kubectl", "get", "nodes"], env=os.environ | cluster.environment())
+        cluster.kubectl("create", "configmap", "settings", "--from-literal=a=1")
+        result = cluster.run("job.yaml", on_line=lambda container, line: print(container, line))
+    sys.exit(result.exit_code)
 
-The command line uses the same class.
+    pinnace.Cluster(nodes=2).run_once("job.yaml")  # the same as `pinnace run -N 2 job.yaml`, without its output
+
+Nothing here prints or installs signal handlers. Failures are raised as ``pinnace.PinnaceError``: a message and a hint.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import math
 import os
-import signal
-import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from pinnace.cluster import launching
-from pinnace.cluster.directory import (
-    Directory,
-    Run,
-    check_listening,
-    find_ranges,
-    need_room,
-    random_name,
-    verified_binaries,
-)
+from pinnace.cluster import ending, launching, running
+from pinnace.cluster.cleanup import remove_dead_clusters
+from pinnace.cluster.cluster_job import ClusterJob, Place
+from pinnace.cluster.diagnosis import Diagnosis
+from pinnace.cluster.directory import Directory, check_listening, find_ranges, random_name, verified_binaries
 from pinnace.cluster.kubeconfig import kubectl_environment
+from pinnace.cluster.kubectl import Kubectl
+from pinnace.cluster.manifest import Manifest
+from pinnace.cluster.reporting import SILENT
 from pinnace.cluster.restricting import restriction
-from pinnace.components.store import explain_no_space
-from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
-from pinnace.errors import ApiError, ClusterError, SlurmError
-from pinnace.kube.client import API_FAILURES, Api
-from pinnace.kube.nodes import is_ready
-from pinnace.node.stopping import ask_to_stop
-from pinnace.podjobs.submission import claimed
-from pinnace.sandbox.linux import die_with_parent
-from pinnace.sandbox.namespaces import as_root
-from pinnace.slurm.commands import REFUSED, Slurm
-from pinnace.slurm.states import JobState, Phase
-from pinnace.slurm.times import format_local
-from pinnace.slurm.variables import submission_environment
-from pinnace.spec import HEAD, ClusterSpec, NodeState, agent_argv
-from pinnace.storage.directories import Directories
+from pinnace.cluster.running import ManifestRun, RunResult
+from pinnace.cluster.starting import Start
+from pinnace.cluster.until import Until
+from pinnace.cluster.workload import Workload
+from pinnace.errors import ApiError, ClusterError
+from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from pinnace.cluster.reporting import StepReporter
+    from pinnace.cluster.starting import Report
+    from pinnace.cluster.workload import AppliedObject, OnLine
     from pinnace.slurm.jobs import QueuedJob
     from pinnace.spec import Provisioning
 
-POLL = 0.05  # seconds between looks at files and processes
-SLURM_PAUSE = 1.0  # seconds between questions to Slurm
-START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
-END_LIMIT = 60.0  # seconds; a drain takes 25 at most
-VERDICT_LIMIT = 10.0  # seconds in which Slurm has to say how a job has ended
-BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
-FULL = 1 << 20  # bytes; a file system with fewer has cut something short
-TAIL = 15
-HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-Report = Callable[[str], None]
+ALIVE_INTERVAL = 0.2  # seconds between looks whether a cluster still runs
 
 
-class Place(StrEnum):
-    """Where a cluster's nodes come from."""
+def _no_report(_text: str) -> None:
+    """For callers who do not ask what is waited for."""
 
-    BATCH = "batch"  # a batch job of its own, which outlives us
-    INTERACTIVE = "interactive"  # a job of its own that ends with us
-    ALLOCATION = "allocation"  # the job that we are in
-    LOCAL = "local"  # this machine
+
+def _no_line(_container: str, _text: str) -> None:
+    """For callers who do not ask for output."""
 
 
 class Cluster:
-    """A Kubernetes cluster inside a Slurm job."""
+    """A Kubernetes cluster inside a Slurm job.
+
+    As a context manager it starts when the context is entered, and has ended when the context is left.
+    """
 
     def __init__(
         self,
@@ -101,8 +85,14 @@ class Cluster:
         host_paths: Iterable[str | Path] = (),
         retain: bool = False,
     ) -> None:
-        """``restricted`` is a level of the Pod Security Standards, for a cluster into which others are let, and
-        ``host_paths`` are the directories of the host that pods may claim there (see ``cluster.restricting``).
+        """Describe a cluster; ``start`` starts it. Without a name it gets a random one.
+
+        ``options`` are sbatch's, such as ``--time=30``. ``place`` says where nodes come from; by default from the
+        allocation that this process runs in, or from a new job that ends with it. ``images`` are archives to load.
+        ``binds`` leads from paths in every node to directories of the hosts. ``publish``, ``network``, ``listen``,
+        ``ports``, ``bridge`` and ``retain`` are the options of `pinnace up` of the same names. ``provisioning`` lets
+        pods be Slurm jobs. ``restricted`` is a level of the Pod Security Standards, for a cluster into which others are
+        let, and ``host_paths`` are the directories of the host that pods may claim there.
         """
         self.name = name or random_name(getpass.getuser())
         self.directory = Directory.named(self.name)
@@ -121,28 +111,31 @@ class Cluster:
             settings = self.provisioning.settings | {"restricted": True}
             self.provisioning = replace(self.provisioning, settings=settings)
         self.retain = retain
-        self.slurm = Slurm()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._found = False  # started before, by another process
-        self._was_ready = False
-        self._asked = -math.inf  # when Slurm was asked last whether the job runs
+        self._prepare(keeps_logs=retain)
+
+    def _prepare(self, *, keeps_logs: bool) -> None:
+        self._job = ClusterJob(self.directory, self.place)
+        self._diagnosis = Diagnosis(self._job, self.nodes, keeps_logs=keeps_logs)
+        pods_as_jobs = self.provisioning is not None
+        self._start = Start(self._job, self._diagnosis, nodes=self.nodes, pods_as_jobs=pods_as_jobs)
 
     @staticmethod
     def existing(name: str) -> Cluster:
-        """A cluster that was started before, perhaps by another process."""
+        """A cluster that was started before, perhaps by another process. ClusterError if there is none."""
         cluster = Cluster(name)
         cluster.directory = Directory.existing(name)
-        cluster._found = True
-        run = cluster.directory.run
-        cluster.nodes = run.nodes if run else 1
-        if run and run.local:
+        record = cluster.directory.job_record
+        cluster.nodes = record.nodes if record else 1
+        if record and record.local:
             cluster.place = Place.LOCAL
+        cluster._prepare(keeps_logs=True)
         return cluster
 
     # --- starting -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make the directory and submit; does not wait for anything."""
+        """Create the directory and submit the job; does not wait for anything. Undoes itself if it fails."""
+        remove_dead_clusters()
         ranges = find_ranges(self.network, self.nodes)
         self.directory.create(
             verified_binaries(),
@@ -155,225 +148,105 @@ class Cluster:
             bridge=self.bridge,
             bridge_options=self.bridge_options,
             restriction=self.restriction,
+            local=self.place is Place.LOCAL,
+            retain=self.retain,
         )
         try:
             self.directory.add_images(self.images)
-            with held_signals():  # between a job's submission and our note of it, nobody may interrupt us
-                self._launch()
+            self._job.launch(self.options, nodes=self.nodes, retain=self.retain)
         except BaseException:
-            if self.directory.run:
-                self._end()
+            if self.directory.job_record:
+                ending.end(self._job)
             self.directory.remove()
             raise
 
-    def _launch(self) -> None:
-        path = self.directory.path
-        if self.place is Place.BATCH:
-            script, options = self.script()
-            self.directory.write_run(Run(job=self.slurm.sbatch(script, options), nodes=self.nodes))
-            return
-        inside = self.place is Place.ALLOCATION
-        environment = dict(os.environ) if inside else submission_environment(os.environ)
-        with (path / "logs" / "job.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=path,
-                start_new_session=True,  # Ctrl-C is ours to handle: the cluster ends in order
-                preexec_fn=_become_child,  # noqa: PLW1509 - there are no threads
-            )
-        local = self.place is Place.LOCAL
-        self.directory.write_run(Run.of_process(self._process.pid, nodes=self.nodes, local=local))
-
     def command(self) -> list[str]:
-        """What starts the agents, for a cluster that ends with us."""
-        path = self.directory.path
-        if self.place is Place.LOCAL:
-            return agent_argv(path)
-        if self.place is Place.ALLOCATION:
-            return launching.step_argv(path, launching.inside_options(os.environ))
-        options = [f"--job-name=pinnace-{self.name}", *self.options, f"--comment={launching.tag(self.name)}"]
-        return launching.step_argv(path, options)
+        """The argv that ``start`` would run, for a cluster that ends with this process."""
+        return self._job.command(self.options)
 
     def script(self) -> tuple[str, list[str]]:
-        """What ``sbatch`` would get."""
-        return launching.cluster_script(self.name, self.directory.path, self.options)
+        """The batch script and the options that ``start`` would give to sbatch."""
+        return self._job.script(self.options)
 
-    def wait_for_api(self, report: Report = lambda _text: None, limit: float | None = None) -> Path:
-        """Until the API answers, with nodes or without, or for ``limit`` seconds. Gives the kubeconfig.
+    def wait_for_api(self, report: Report = _no_report, limit: float | None = None) -> Path:
+        """Wait until the API answers, with nodes or without, for ``limit`` seconds at most. Gives the kubeconfig.
 
-        Says what it waits for.
+        ``report`` gets a line whenever there is something new to say of what is waited for.
         """
-        give_up = time.monotonic() + (math.inf if limit is None else limit)
-        kubeconfig = self.directory.write_kubeconfig(self._wait_for_head(report, give_up))
-        deadline = time.monotonic() + START_LIMIT
-        api = Api(kubeconfig, timeout=5.0)
-        while self._ready_nodes(api) is None:
-            self._check_start(deadline, give_up, "its API does not answer")
-            time.sleep(POLL)
-        return kubeconfig
+        return self._start.wait_for_api(report, limit)
 
-    def wait_ready(self, report: Report = lambda _text: None, limit: float | None = None) -> None:
-        """Until all nodes are ready for pods, or for ``limit`` seconds. Says what it waits for."""
-        give_up = time.monotonic() + (math.inf if limit is None else limit)
-        api = Api(self.wait_for_api(report, limit), timeout=5.0)
-        deadline = time.monotonic() + START_LIMIT
-        said = -1
+    def wait_ready(self, report: Report = _no_report, limit: float | None = None) -> None:
+        """Wait until all nodes are ready for pods, for ``limit`` seconds at most. ClusterError if they never will."""
+        self._start.wait_ready(report, limit)
+
+    def wait_ended(self) -> None:
+        """Wait for as long as the cluster runs; then raise the ClusterError that says why it has ended."""
         while True:
-            ready = self._ready_nodes(api)
-            if ready is not None and ready != said:
-                said = ready
-                report(f"{ready} of {self.nodes} nodes are ready")
-            if ready == self.nodes and self._controllers_work(api) and self._decides(api):
-                self._was_ready = True
-                return
-            self._check_start(deadline, give_up, f"{ready or 0} of {self.nodes} nodes")
-            time.sleep(POLL)
-
-    def _check_start(self, deadline: float, give_up: float, state: str) -> None:
-        """Raise if there is no use in waiting any longer, or no wish to."""
-        self.check_alive()
-        self.check_time()
-        self._check_nodes()
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}", hint=self._where_logs()
-            )
-        if time.monotonic() > give_up:
-            raise ClusterError(
-                f"the cluster was not ready within the limit: {state}", hint="Give it more time with --wait-limit."
-            )
-
-    @staticmethod
-    def _ready_nodes(api: Api) -> int | None:
-        """How many nodes take pods; None while the API does not answer."""
-        try:
-            nodes = api.get("/api/v1/nodes")["items"]
-        except API_FAILURES:
-            return None
-        return sum(_takes_pods(node) for node in nodes)
-
-    @staticmethod
-    def _controllers_work(api: Api) -> bool:
-        """Whether the controller-manager has begun: nobody else makes the service account of this namespace."""
-        try:
-            api.get("/api/v1/namespaces/kube-public/serviceaccounts/default")
-        except API_FAILURES:
-            return False
-        return True
-
-    def _decides(self, api: Api) -> bool:
-        """Whether the API makes jobs of pods already, where it is to."""
-        if not self.provisioning:
-            return True
-        try:
-            made = api.request("POST", *probe())
-        except API_FAILURES:
-            return False
-        return bool(made["spec"]["schedulerName"] == SCHEDULER)
-
-    def _wait_for_head(self, report: Report, give_up: float) -> str:
-        """Until the job runs and the first agent has said where it is. A job may be pending for days."""
-        said, asked = "", 0.0
-        while True:
-            self._check_nodes()
-            if address := self.api_address:
-                return address
             self.check_alive()
-            if self.place is not Place.LOCAL and time.monotonic() - asked > SLURM_PAUSE:
-                asked = time.monotonic()
-                job = self.job()
-                text = describe_pending(job) if job and job.state.phase is Phase.WAITING else ""
-                if text and text != said:
-                    report(text)
-                    said = text
-            if time.monotonic() > give_up:
-                raise ClusterError(
-                    f"the cluster {self.name} was not started within the limit: {said or 'its job has only begun'}",
-                    hint="Give it more time with --wait-limit, or ask Slurm for less.",
-                )
-            time.sleep(POLL)
+            time.sleep(ALIVE_INTERVAL)
 
     def check_alive(self) -> None:
-        """Raise if what runs the cluster has ended, or its head says that it cannot go on; and say why."""
-        self._check_node(HEAD)
-        if not self._runs():
-            self._check_nodes()  # one may have said it with its last breath
-            self.check_time()
-            job = self._ended_job()
-            silent = not self.directory.heard
-            if silent and job is None and self.place is Place.INTERACTIVE and self._process:
-                raise SlurmError(f"Slurm did not take the job\n{self.tail()}", hint=REFUSED)
-            message, hint = describe_end(self.name, job, ready=self._was_ready)
-            if silent and (self.place is Place.ALLOCATION or (job and job.state in BY_ITSELF)):
-                message += f"\nNothing was heard from its nodes: do they see the same {self.directory.path.parent}?"
-                hint = "PINNACE_HOME has to be on a file system that all nodes share. See `pinnace doctor --on-node`."
-            with explain_no_space(self.directory.path, "the cluster"):
-                need_room(self.directory.path.parent, FULL)
-            raise ClusterError(f"{message}\n{self.tail()}".strip(), hint=hint or self._where_logs())
+        """Raise if the cluster has ended or its head has failed, and say why."""
+        self._diagnosis.check_alive()
 
     def check_time(self) -> None:
         """Raise if the cluster ends because its job's time is over."""
-        if limit := self.directory.time_is_over:
-            before = "" if self._was_ready else " before it was ready"
-            raise ClusterError(f"the time limit ({limit}) ended the cluster{before}", hint="Give it more time with -t.")
+        self._diagnosis.check_time()
 
-    def _runs(self) -> bool:
-        if self._process is not None:
-            return self._process.poll() is None
-        if self.place is Place.LOCAL:
-            run = self.directory.run
-            return run is not None and run.alive
-        if time.monotonic() - self._asked < SLURM_PAUSE:
-            return True
-        self._asked = time.monotonic()
-        job = self.job()
-        return job is not None and job.state.is_alive
+    # --- workloads ----------------------------------------------------------------------------------------------
 
-    def _ended_job(self) -> QueuedJob | None:
-        """The job that has ended, once Slurm has made up its mind how."""
-        if self.place in {Place.LOCAL, Place.ALLOCATION}:
-            return None
-        deadline = time.monotonic() + VERDICT_LIMIT
-        while True:
-            job = self.job()
-            settled = job is None or job.state.has_ended
-            if settled or time.monotonic() > deadline:
-                return job
-            time.sleep(0.1)
+    def apply(self, manifest: str | Path) -> list[AppliedObject]:
+        """Apply a manifest, with `kubectl apply`: a file, a directory, a URL, or ``-`` for standard input."""
+        workload = Workload(self.kubectl_command)
+        workload.apply(Manifest.read(manifest))
+        return workload.objects
 
-    def _where_logs(self) -> str:
-        if self._found or self.retain:
-            return f"Its logs are in {self.directory.path / 'logs'}."
-        return "Keep its logs with --retain."
+    def run(
+        self,
+        manifest: str | Path,
+        *,
+        on_line: OnLine = _no_line,
+        until: str | None = None,
+        output_dir: Path | None = None,
+        reporter: StepReporter = SILENT,
+    ) -> RunResult:
+        """Run a manifest in this cluster, which is up, and follow it until its Jobs and Pods have ended.
 
-    def _check_nodes(self) -> None:
-        """Raise if a node says that it cannot be one."""
-        for index in range(self.nodes):
-            self._check_node(index)
+        ``on_line`` gets "pod/container" and every line of output, from several threads. ``until`` ends what never ends
+        by itself: after "30m", or once "deployment/web=Available". ``output_dir`` collects logs and events.
+        """
+        run = ManifestRun(
+            self, Manifest.read(manifest), on_line, until=Until.parse(until) if until else None,
+            output_dir=output_dir, reporter=reporter,
+        )  # fmt: skip
+        return running.blame_time_limit(self, run.run)
 
-    def _check_node(self, index: int) -> None:
-        about = self.directory.node(index)
-        if about and about.state is NodeState.FAILED:
-            raise ClusterError(about.failure, hint=about.hint or self._where_logs())
+    def run_once(
+        self,
+        manifest: str | Path,
+        *,
+        on_line: OnLine = _no_line,
+        until: str | None = None,
+        output_dir: Path | None = None,
+        limit: float | None = None,
+        reporter: StepReporter = SILENT,
+    ) -> RunResult:
+        """Start this cluster, run a manifest in it, and end it, whatever happens: what `pinnace run` does.
 
-    def tail(self) -> str:
-        """The last lines of the logs that tell why a cluster did not start."""
-        logs = self.directory.path / "logs"
-        for log in [*sorted(logs.glob("agent-*.log")), logs / "job.log"]:
-            with contextlib.suppress(OSError):
-                lines = log.read_text(errors="replace").strip().splitlines()
-                if lines:
-                    return "\n".join(lines[-TAIL:])
-        return ""
+        The manifest is read and checked before anything starts, and applied while the nodes still do. ``limit`` bounds
+        the start, in seconds. Everything else is as for ``run``.
+        """
+        run = ManifestRun(
+            self, Manifest.read(manifest), on_line, until=Until.parse(until) if until else None,
+            output_dir=output_dir, reporter=reporter,
+        )  # fmt: skip
+        return running.run_once(self, run.run, early=run.apply_early, limit=limit, reporter=reporter)
 
-    # --- what it is ---------------------------------------------------------------------------------------------
+    # --- using it -----------------------------------------------------------------------------------------------
 
     @property
     def kubeconfig(self) -> Path:
+        """The cluster's own kubeconfig. ClusterError before the API is there."""
         path = self.directory.path / "kubeconfig"
         if not path.exists():
             raise ClusterError(
@@ -383,20 +256,32 @@ class Cluster:
         return path
 
     @property
-    def kubectl(self) -> str:
+    def kubectl_path(self) -> str:
         """Upstream's kubectl, of the cluster's own version."""
         return self.directory.spec.binaries["kubectl"]
 
+    @property
+    def kubectl_command(self) -> Kubectl:
+        """That kubectl with the cluster's kubeconfig, for those who run it many times."""
+        return Kubectl(path=self.kubectl_path, kubeconfig=self.kubeconfig)
+
+    def kubectl(self, *args: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run kubectl and give what it printed. ClusterError has its own words if it fails, unless ``check`` is false.
+
+        ``cluster.kubectl("logs", "job/hello").stdout`` is the log of a pod.
+        """
+        return self.kubectl_command.run(*args, stdin=stdin, check=check)
+
     def environment(self) -> dict[str, str]:
-        """What a script needs to use the cluster: its kubeconfig, and a kubectl that fits."""
-        path = f"{Path(self.kubectl).parent}:{os.environ.get('PATH', '')}"
+        """The variables with which programs use the cluster: its kubeconfig, and a PATH with its kubectl."""
+        path = f"{Path(self.kubectl_path).parent}:{os.environ.get('PATH', '')}"
         return {**kubectl_environment(self.kubeconfig), "PATH": path}
 
     def service_urls(self, namespace: str, service: str) -> list[str]:
         """Where the published NodePorts of a Service can be reached from the site's network."""
-        api = Api(self.kubeconfig)
         try:
-            found = api.get(f"/api/v1/namespaces/{namespace}/services/{service}")
+            with contextlib.closing(Api(self.kubeconfig)) as api:
+                found = api.get(f"/api/v1/namespaces/{namespace}/services/{service}")
         except ApiError as error:
             raise ClusterError(f"Service {namespace}/{service}: {error}") from error
         published = self.directory.spec.publish
@@ -406,189 +291,47 @@ class Cluster:
                 f"no port of {namespace}/{service} is published on the hosts",
                 hint=f"Use `pinnace port-forward svc/{service} …`; or give it a NodePort, and that port to --publish.",
             )
-        hosts = [about.address for index in range(self.nodes) if (about := self.directory.node(index))]
-        return [f"http://{host}:{port}" for port in ports for host in hosts]
+        return [f"http://{host}:{port}" for port in ports for host in self.directory.addresses(self.nodes)]
+
+    def logs(self, component: str | None = None) -> Iterator[tuple[str, str]]:
+        """The logs of the cluster's components, or of one: their names and contents. Those of pods kubectl gives."""
+        logs = self.directory.path / "logs"
+        for log in sorted(logs.rglob(f"{component or '*'}.log")):
+            yield str(log.relative_to(logs)), log.read_text(errors="replace")
+
+    # --- what runs it -------------------------------------------------------------------------------------------
 
     @property
     def job_id(self) -> int | None:
-        run = self.directory.run
-        if run and run.job:
-            return run.job
-        head = self.directory.node(0)
-        return head.job if head else None
+        """The number of the Slurm job, once it is known."""
+        return self._job.id
 
     def job(self) -> QueuedJob | None:
         """The Slurm job, if there is one and Slurm still knows it."""
-        if self.place is Place.LOCAL:
-            return None
-        number = self.job_id
-        if number is None:
-            found = [job for job in self.slurm.squeue() if self._is_ours(job.comment)]
-            return max(found, key=lambda job: job.id, default=None)
-        return self._queued(number)
-
-    def _is_ours(self, comment: str) -> bool:
-        """Whether a job's comment says that it runs this cluster."""
-        return comment == launching.tag(self.name)
-
-    def _queued(self, number: int) -> QueuedJob | None:
-        """A job of our user, if Slurm knows it: numbers are given again, to anybody's jobs.
-
-        Its comment proves that it is the cluster's own, where there is something to cancel. An allocation that a
-        cluster was started in has none, nor have the jobs of sites that change comments.
-        """
-        return next((job for job in self.slurm.squeue(number) if job.uid == os.getuid()), None)
+        return self._job.find()
 
     def state(self, job: QueuedJob | None = None) -> str:
-        """How its job is, in Slurm's words; ``running`` or ``gone`` where there is none."""
-        job = job or self.job()
-        if job:
-            return job.state.lower()
-        run = self.directory.run
-        return "running" if run and run.alive else "gone"
+        """The state of the job in Slurm's words; ``running`` or ``gone`` where there is none."""
+        return self._job.state(job)
 
     @property
     def api_address(self) -> str | None:
         """Where the Kubernetes API is, once the head has said it."""
-        head = self.directory.node(0)
-        return f"https://{head.address}:{head.api}" if head and head.api else None
-
-    def logs(self, service: str | None = None) -> Iterator[tuple[str, str]]:
-        """The logs of its components (all, or those of one): their names and what they say."""
-        logs = self.directory.path / "logs"
-        for log in sorted(logs.rglob(f"{service or '*'}.log")):
-            yield str(log.relative_to(logs)), log.read_text(errors="replace")
+        return self.directory.api_address
 
     # --- ending -------------------------------------------------------------------------------------------------
 
     def down(self) -> None:
         """End the cluster in order and remove its directory, unless it is to be retained."""
-        self._end()
-        self._cancel_jobs()
-        volumes = Directories(ClusterSpec.volumes_of(self.directory.path))
-        if not self.retain:
-            self.directory.remove()
-        # The head has removed them, unless it was killed. What pods' users own, only root of their namespace can.
-        if not volumes.end() and not as_root(volumes.end):
-            raise ClusterError(
-                f"volumes of the cluster {self.name} are left in {volumes.root}",
-                hint="Remove them with `unshare --map-auto --map-root-user rm -r` where you have subordinate ids.",
-            )
-
-    def _end(self) -> None:
-        """Ask the head to end in order; where it cannot be asked, let Slurm or the kernel end it."""
-        asked = ask_to_stop(self.directory.path) if (self.directory.path / "cluster.json").exists() else False
-        run = self.directory.run
-        if self._process is not None:
-            self._end_process(self._process, asked=asked)
-        elif run and run.job is not None:
-            self._end_job(run.job, asked=asked)
-        elif run and run.alive and run.pid is not None:
-            if not asked:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(run.pid, signal.SIGTERM)
-            deadline = time.monotonic() + END_LIMIT
-            while run.alive and time.monotonic() < deadline:
-                time.sleep(POLL)
-
-    def _end_job(self, number: int, *, asked: bool) -> None:
-        """Wait for a job whose cluster was asked to end; cancel it otherwise, if it is the cluster's still."""
-        if asked and self._job_gone(number):
-            return
-        if self.slurm.cancel(number, ours=self._is_ours) and not self._job_gone(number):
-            raise SlurmError(f"job {number} does not end", hint=f"See `squeue -j {number}`.")
-
-    def _cancel_jobs(self) -> None:
-        """End what the provisioner has submitted. Nodes that run see that their head is gone; others still wait."""
-        if not self.directory.has_jobs:
-            return
-        deadline = time.monotonic() + END_LIMIT
-        cancelled: set[int] = set()
-        while time.monotonic() < deadline:
-            jobs = [job for job in self.slurm.squeue() if claimed(job.comment, self.name)]
-            alive = [job.id for job in jobs if not job.state.has_ended]
-            if not alive:
-                return
-            for number in set(alive) - cancelled:
-                self.slurm.cancel(number, ours=lambda text: claimed(text, self.name) is not None)
-                cancelled.add(number)
-            time.sleep(0.2)
-        raise SlurmError(f"jobs of the cluster {self.name} do not end", hint="See `squeue --me`.")
-
-    @staticmethod
-    def _end_process(process: subprocess.Popen[bytes], *, asked: bool) -> None:
-        if not asked:
-            process.terminate()
-        try:
-            process.wait(END_LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def _job_gone(self, job: int) -> bool:
-        """Wait for a job's end. Whether it came."""
-        deadline = time.monotonic() + END_LIMIT
-        while time.monotonic() < deadline:
-            found = self._queued(job)
-            if not found or found.state.has_ended:
-                return True
-            time.sleep(0.1)
-        return False
+        ending.end_and_remove(self._job, retain=self.retain)
 
     def __enter__(self) -> Self:
-        self.start()  # undoes itself if it fails
-        try:
+        self.start()
+        with running.ended_on_failure(self):
             self.wait_ready()
-        except BaseException:
-            self.down()
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
-
-
-def _become_child() -> None:
-    """What starts the agents ends with us, and hears signals, though we hold ours back just now."""
-    die_with_parent(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
-
-
-@contextlib.contextmanager
-def held_signals() -> Iterator[None]:
-    """Let signals that would interrupt us come a little later."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _takes_pods(node: dict[str, Any]) -> bool:
-    own = HEAD_TAINT.partition(":")[0]
-    return is_ready(node) and all(taint["key"] == own for taint in node["spec"].get("taints", ()))
-
-
-def describe_pending(job: QueuedJob) -> str:
-    """What Slurm says of a job that waits."""
-    start = f", expected to start {format_local(job.start)}" if job.start else ""
-    return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
-
-
-def describe_end(name: str, job: QueuedJob | None, *, ready: bool) -> tuple[str, str]:
-    """Why a cluster has ended that should not have, and what to do about it."""
-    before = "" if ready else " before the cluster was ready"
-    match job.state if job else None:
-        case JobState.TIMEOUT if job:
-            return f"the time limit ({job.time_limit}) ended the job {job.id}{before}", "Give it more time with -t."
-        case JobState.OUT_OF_MEMORY if job:
-            return f"the job {job.id} used more memory than it had{before}", "Give it more memory with --mem."
-        case JobState.CANCELLED | JobState.PREEMPTED | JobState.NODE_FAIL if job:
-            words = {JobState.NODE_FAIL: "ended, because a host failed"}.get(job.state, f"was {job.state.lower()}")
-            return f"the job {job.id} {words}{before}", ""
-        case None:
-            return f"the cluster {name} has ended{before}", ""
-        case state:
-            return f"the job of the cluster {name} has ended{before} ({state})", ""

@@ -29,5 +29,6 @@ class Collector:
     def events(self, kubeconfig: Path) -> None:
         """All events, as the API has them. A cluster that has ended has none to give."""
         with contextlib.suppress(*API_FAILURES):
-            events = Api(kubeconfig).get("/api/v1/events")["items"]
+            with contextlib.closing(Api(kubeconfig)) as api:
+                events = api.get("/api/v1/events")["items"]
             (self._directory / "events.json").write_text(json.dumps(events, indent=1))

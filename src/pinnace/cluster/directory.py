@@ -2,7 +2,8 @@
 
 $PINNACE_HOME/clusters/<name>/
     cluster.json   what all nodes have to know (see node.spec)
-    job.json       how it runs: the Slurm job, or a process of this machine
+    owner.json     the process that has created it
+    job.json       what runs it: the Slurm job, or a process (see job_record)
     secrets/       keys, certificates, kubeconfigs
     images/        the sandbox image, and the names of those that every node gets when it starts
     nodes/         a file per node, written by its agent
@@ -12,7 +13,6 @@ $PINNACE_HOME/clusters/<name>/
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -21,70 +21,40 @@ import re
 import secrets
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pinnace import ownership
+from pinnace.cluster.job_record import ClusterJobRecord
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import Stores, explain_no_space, site_root, user_root
 from pinnace.controlplane import pki
-from pinnace.controlplane.objects import of_every_cluster
+from pinnace.controlplane.objects import common_objects
 from pinnace.controlplane.seed import make_seed
 from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
-from pinnace.images.store import Store as ImageStore
+from pinnace.images.store import ImageStore
 from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import PortRange
 from pinnace.node.checks import ROOM
 from pinnace.node.services.containerd import SANDBOX_IMAGE
 from pinnace.removal import remove_tree
-from pinnace.spec import ClusterSpec, NodeRecord, NodeServices, read_json, write_json
+from pinnace.spec import HEAD, ClusterSpec, NodeRecord, NodeServices, NodeState, read_json, write_json
 from pinnace.spec.records import indices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pinnace.images.store import Stored
+    from pinnace.images.store import StoredImage
     from pinnace.network.addresses import Ranges
     from pinnace.spec import Provisioning, Restriction
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STANDARD_INPUT = "standard input"
-PARTS = ("secrets", "images", "nodes", "logs", "pods")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """``job.json``: what runs the cluster. A job that ends with a process of ours is known by that process first."""
-
-    job: int | None = None
-    pid: int | None = None
-    host: str = ""
-    began: str = ""  # when the process did: numbers of processes are given again
-    nodes: int = 1
-    local: bool = False  # no Slurm at all
-
-    @staticmethod
-    def of_process(pid: int, *, nodes: int, local: bool) -> Run:
-        """That of a process on this host."""
-        return Run(pid=pid, host=os.uname().nodename, began=beginning(pid), nodes=nodes, local=local)
-
-    @property
-    def alive(self) -> bool:
-        """Whether that very process is there, as far as can be seen from here."""
-        here = self.pid is not None and self.host == os.uname().nodename
-        return here and bool(self.began) and beginning(self.pid or 0) == self.began
-
-
-def beginning(pid: int) -> str:
-    """When a process began: the boot, and the ticks since then (see proc(5)). Empty if there is no such process."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {words[19]}" if words[0] not in "ZX" else ""
-    return ""
+OWNER = "owner.json"
+SUBDIRECTORIES = ("secrets", "images", "nodes", "logs", "pods")
 
 
 def random_name(user: str) -> str:
@@ -109,14 +79,14 @@ def image_store() -> ImageStore:
     return ImageStore(home() / "images")
 
 
-def load_image(path: Path, name: str | None = None) -> list[Stored]:
+def load_image(path: Path, name: str | None = None) -> list[StoredImage]:
     """Take the images of a file or directory into the user's store. Clusters that run see them at once."""
     store = image_store()
     with explain_no_space(store.root.parent, str(path)):
         return store.load(path, name)
 
 
-def load_images_from(stream: IO[bytes], name: str | None = None) -> list[Stored]:
+def load_images_from(stream: IO[bytes], name: str | None = None) -> list[StoredImage]:
     """The same from standard input."""
     store = image_store()
     with explain_no_space(store.root.parent, STANDARD_INPUT):
@@ -166,12 +136,14 @@ class Directory:
         bridge_options: tuple[str, ...] = (),
         provisioning: Provisioning | None = None,
         restriction: Restriction | None = None,
+        local: bool = False,
+        retain: bool = False,
     ) -> ClusterSpec:
-        """Make the directory with everything that agents need. Fails if the name is taken."""
+        """Create the directory with everything that agents need. Fails if the name is taken."""
         ranges = ranges or find_ranges(None, 1)
         ownership.make_directories(self.path.parent)
         with explain_no_space(self.path.parent, f"the cluster {self.name}"):
-            need_room(self.path.parent)
+            require_free_space(self.path.parent)
             try:
                 self.path.mkdir(mode=0o700)
             except FileExistsError:
@@ -180,6 +152,8 @@ class Directory:
                     hint=f"See `pinnace list`; end it with `pinnace down {self.name}`, or choose another --name.",
                 ) from None
             try:
+                owner = ClusterJobRecord.of_process(os.getpid(), nodes=1, local=local, retain=retain)
+                write_json(self.path / OWNER, asdict(owner))
                 return self._fill(
                     ClusterSpec(
                         name=self.name,
@@ -204,7 +178,7 @@ class Directory:
                 raise
 
     def _fill(self, spec: ClusterSpec) -> ClusterSpec:
-        for part in PARTS:
+        for part in SUBDIRECTORIES:
             (self.path / part).mkdir(mode=0o700)
         image_store().prepare()
         pki.write_secret(self.path / "secrets" / "link.key", secrets.token_bytes(32))
@@ -228,13 +202,23 @@ class Directory:
         """Whether jobs may have been submitted for this cluster, beside its own."""
         return (self.path / "cluster.json").exists() and self.spec.provisioning is not None
 
-    def write_run(self, run: Run) -> None:
-        write_json(self.path / "job.json", asdict(run))
+    def write_job_record(self, record: ClusterJobRecord) -> None:
+        write_json(self.path / "job.json", asdict(record))
 
     @property
-    def run(self) -> Run | None:
-        data = read_json(self.path / "job.json")
-        return Run(**data) if data else None
+    def job_record(self) -> ClusterJobRecord | None:
+        """What runs the cluster; None before it was launched."""
+        return self._read_job_record("job.json")
+
+    @property
+    def owner(self) -> ClusterJobRecord | None:
+        """The process that has created the cluster, and ends it unless it is a batch job."""
+        return self._read_job_record(OWNER)
+
+    def _read_job_record(self, name: str) -> ClusterJobRecord | None:
+        data = read_json(self.path / name)
+        # Earlier versions did not record `retain`: what they left is kept.
+        return ClusterJobRecord(**({"retain": True} | data)) if data else None
 
     def node(self, index: int) -> NodeRecord | None:
         return NodeRecord.read(self.path / "nodes" / f"{index}.json")
@@ -253,8 +237,28 @@ class Directory:
         return str(about["limit"]) if about else ""
 
     @property
-    def heard(self) -> bool:
-        """Whether anything at all has come from a node."""
+    def head(self) -> NodeRecord | None:
+        """The record of the node with the control plane; None before it has started."""
+        return self.node(HEAD)
+
+    @property
+    def api_address(self) -> str | None:
+        """Where the Kubernetes API is, once the head has said it."""
+        head = self.head
+        return f"https://{head.address}:{head.api}" if head and head.api else None
+
+    def failure(self, index: int) -> tuple[str, str] | None:
+        """Why a node failed, and a hint what to do about it; None if it has not."""
+        record = self.node(index)
+        return (record.failure, record.hint) if record and record.state is NodeState.FAILED else None
+
+    def addresses(self, nodes: int) -> list[str]:
+        """The addresses of the hosts of the first nodes, on the site's network."""
+        return [record.address for index in range(nodes) if (record := self.node(index))]
+
+    @property
+    def any_node_reported(self) -> bool:
+        """Whether any node has written a record or a line of its log."""
         logs = (self.path / "logs").glob("agent-*.log")
         return any((self.path / "nodes").glob("*.json")) or any(log.stat().st_size for log in logs)
 
@@ -275,7 +279,7 @@ class Directory:
         remove_tree(self.path)
 
 
-def need_room(path: Path, least: int = ROOM) -> None:
+def require_free_space(path: Path, least: int = ROOM) -> None:
     """A cluster writes its logs here, and does not start where it cannot."""
     if shutil.disk_usage(path).free < least:
         raise OSError(errno.ENOSPC, f"less than {least >> 20} MiB are free")
@@ -310,7 +314,7 @@ def check_listening(listen: str, ports: str) -> tuple[str, str]:
 
 def seed_name() -> str:
     """The name of the seed (see ``controlplane.seed``) that fits the pinned versions and what we put into it."""
-    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint + json.dumps(of_every_cluster())
+    parts = manifest()["kubernetes"].fingerprint + manifest()["etcd"].fingerprint + json.dumps(common_objects())
     return f"{manifest()['kubernetes'].version}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
 
 
@@ -341,9 +345,11 @@ def ensure_seed(root: Path, binaries: dict[str, str]) -> bool:
 
 
 def all_clusters() -> list[Directory]:
+    """The directories of the user's clusters, by name."""
     root = clusters_root()
     found = sorted(root.iterdir()) if root.is_dir() else []
-    return [Directory(path) for path in found if path.is_dir() and not path.is_symlink()]
+    named = (path for path in found if not path.name.startswith("."))  # others are being removed (see cleanup)
+    return [Directory(path) for path in named if path.is_dir() and not path.is_symlink()]
 
 
 def verified_binaries() -> dict[str, str]:

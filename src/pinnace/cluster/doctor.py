@@ -32,8 +32,8 @@ from pinnace.slurm.variables import submission_environment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MEMORY = "500M"
-MINUTES = 5
+CHECK_MEMORY = "500M"  # of the job
+CHECK_MINUTES = 5  # its time limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator
     if not on_nodes:
         yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.base(os.environ)))
     elif not any(check.state is State.FAILED for check in own):
-        yield from _of_nodes(options, home, limit)
+        yield from _check_nodes(options, home, limit)
 
 
 def components() -> Check:
@@ -97,7 +97,7 @@ def slurm() -> Check:
     return checks.ok("slurm", "answers")
 
 
-def _of_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Finding]:
+def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Finding]:
     """Run the checks in a job; every node prints a line, whose time is compared with ours the moment it comes."""
     token = f".seen-{os.uname().nodename}-{secrets.token_hex(4)}"
     (home / token).touch()
@@ -114,11 +114,11 @@ def _of_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Find
             )
             timer = threading.Timer(limit, process.terminate)
             timer.start()
-            heard = 0
+            reports = 0
             try:
                 for line in process.stdout or ():
                     about = json.loads(line)
-                    heard += 1
+                    reports += 1
                     found = [checks.compared_clock(about["time"] - time.time())]
                     found += [Check(**check | {"state": State(check["state"])}) for check in about["checks"]]
                     yield from (Finding(host=about["host"], check=check) for check in found)
@@ -130,17 +130,17 @@ def _of_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Find
                 if process.stdout:
                     process.stdout.close()
             errors.seek(0)
-            words = errors.read().strip()
-            if process.returncode or not heard:
-                said = words if in_time else f"no answer within {limit:.0f} s\n{words}"
-                yield Finding(host="nodes", check=_no_nodes(said or "no answer"))
+            message = errors.read().strip()
+            if process.returncode or not reports:
+                reason = message if in_time else f"no answer within {limit:.0f} s\n{message}"
+                yield Finding(host="nodes", check=_no_answer(reason or "no answer"))
     finally:
         (home / token).unlink(missing_ok=True)
 
 
-def _no_nodes(words: str) -> Check:
+def _no_answer(reason: str) -> Check:
     hint = "Are the options right, and are this Python and pinnace on the compute nodes too, at the same place?"
-    return checks.failed("srun", words, f"{hint} ({sys.executable})")
+    return checks.failed("srun", reason, f"{hint} ({sys.executable})")
 
 
 def step_argv(options: Sequence[str], home: Path, token: str, *, inside: bool) -> list[str]:
@@ -148,9 +148,9 @@ def step_argv(options: Sequence[str], home: Path, token: str, *, inside: bool) -
     if inside:
         options = launching.inside_options(os.environ)
     else:
-        options = launching.with_memory(options, os.environ, MEMORY)
+        options = launching.with_memory(options, os.environ, CHECK_MEMORY)
         if not any(option.startswith("--time") for option in options):
-            options.append(f"--time={MINUTES}")
+            options.append(f"--time={CHECK_MINUTES}")
         options.append("--job-name=pinnace-doctor")
     return [
         "srun",

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
     from pinnace.cluster.cluster import Cluster
 
-LIMIT = 120.0  # seconds until a node is ready; two are usual
-END_LIMIT = 25.0  # seconds for its end; after 30 (KillWait) Slurm kills what is left of a cancelled job
-POLL = 0.1
+JOIN_LIMIT = 120.0  # seconds until the node is ready; two are usual
+LEAVE_LIMIT = 25.0  # seconds for its end; after 30 (KillWait) Slurm kills what is left of a cancelled job
+READY_POLL_INTERVAL = 0.1  # seconds
 
 
 def node_name(environment: Mapping[str, str]) -> str:
-    """Of this host in this job. Not like those that the provisioner asks for: it would take it for one of them."""
+    """The node's name: of this host in this job, and unlike the names that the provisioner gives to its own nodes."""
     task = environment.get("SLURM_PROCID", "0")
     return "-".join([host_name(environment), environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]).lower()
 
 
 @contextlib.contextmanager
 def joined(cluster: Cluster) -> Iterator[str]:
-    """Be a node of a cluster, for a pod that tolerates its taint; gives its name. Nothing of it stays."""
+    """Let this host be a node of a cluster, for a pod that tolerates its taint; gives its name. Nothing of it stays."""
     directory, name = cluster.directory.path, node_name(os.environ)
     api = Api(cluster.kubeconfig)
     with (directory / "logs" / f"agent-{name}.log").open("ab") as log:
@@ -60,7 +60,7 @@ def joined(cluster: Cluster) -> Iterator[str]:
     finally:
         agent.terminate()
         try:
-            agent.wait(END_LIMIT)
+            agent.wait(LEAVE_LIMIT)
         except subprocess.TimeoutExpired:
             agent.kill()
             agent.wait()
@@ -82,7 +82,7 @@ def _remove(directory: Path, name: str) -> None:
 
 
 def _wait_ready(api: Api, agent: subprocess.Popen[bytes], name: str, log: Path) -> None:
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + JOIN_LIMIT
     while True:
         if agent.poll() is not None:
             raise ClusterError(f"this host cannot be a node\n{log.read_text(errors='replace')[-2000:]}")
@@ -90,5 +90,5 @@ def _wait_ready(api: Api, agent: subprocess.Popen[bytes], name: str, log: Path) 
             if is_ready(api.get(f"/api/v1/nodes/{name}")):
                 return
         if time.monotonic() > deadline:
-            raise ClusterError(f"node {name} was not ready within {LIMIT:.0f} s", hint=f"Its log is {log}.")
-        time.sleep(POLL)
+            raise ClusterError(f"node {name} was not ready within {JOIN_LIMIT:.0f} s", hint=f"Its log is {log}.")
+        time.sleep(READY_POLL_INTERVAL)

@@ -1,8 +1,9 @@
-"""The words of KSI (Kubernetes in Slurm with kind), so that its scripts run unchanged."""
+"""The variables of KSI (Kubernetes in Slurm with kind), so that its scripts run unchanged."""
 
 from __future__ import annotations
 
 import json
+import secrets
 from typing import TYPE_CHECKING
 
 from pinnace.kube.client import Api
@@ -11,15 +12,21 @@ if TYPE_CHECKING:
     from pinnace.cluster.cluster import Cluster
 
 ACCOUNT = "admin-user"
-NAMESPACE = "/api/v1/namespaces/kube-system/serviceaccounts"
+SERVICE_ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
+NODE_PORTS = range(30000, 32768)  # Kubernetes' own default
+
+
+def random_node_port() -> int:
+    """A NodePort for a cluster that is not there yet; its nodes say so if a host uses the port already."""
+    return secrets.choice(NODE_PORTS)
 
 
 def environment(cluster: Cluster, port: int) -> dict[str, str]:
-    """What a script of KSI's finds. The token is in the environment alone: never on a command line or in a log."""
+    """The variables that KSI's scripts expect. The token is in no other place: no command line and no log has it."""
     api = Api(cluster.kubeconfig)
-    api.create(NAMESPACE, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}})
+    api.create(SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}})
     api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", _binding())
-    token = api.request("POST", f"{NAMESPACE}/{ACCOUNT}/token", {"spec": {"expirationSeconds": 86400}})
+    token = api.request("POST", f"{SERVICE_ACCOUNTS}/{ACCOUNT}/token", {"spec": {"expirationSeconds": 86400}})
     document = json.loads(cluster.kubeconfig.read_text())
     return {
         "K8S_CLUSTER_NAME": document["current-context"],

@@ -16,15 +16,15 @@ import yaml
 
 from pinnace import ownership
 from pinnace.errors import ClusterError
-from pinnace.network import proxies
+from pinnace.network.no_proxy import no_proxy_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 KINDS = ("clusters", "users", "contexts")
 LOCK_LIMIT = 10.0  # seconds
-PAUSE = 0.02  # seconds
-WITHOUT = "`pinnace kubectl` and `pinnace shell` do without that file."
+LOCK_RETRY_INTERVAL = 0.02  # seconds
+ALTERNATIVES = "`pinnace kubectl` and `pinnace shell` do without that file."
 
 
 def user_kubeconfig() -> Path:
@@ -36,7 +36,7 @@ def user_kubeconfig() -> Path:
 def kubectl_environment(kubeconfig: Path) -> dict[str, str]:
     """What kubectl and its like need in order to use a cluster."""
     server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-    return {"KUBECONFIG": str(kubeconfig), **proxies.around(os.environ, urlsplit(server).hostname or "")}
+    return {"KUBECONFIG": str(kubeconfig), **no_proxy_variables(os.environ, urlsplit(server).hostname or "")}
 
 
 def merge(kubeconfig: Path) -> None:
@@ -67,6 +67,12 @@ def unmerge(cluster: str) -> None:
         _edit(change)
 
 
+def has_context(cluster: str) -> bool:
+    """Whether the user's kubeconfig has the context of a cluster."""
+    path = user_kubeconfig()
+    return path.exists() and any(entry["name"] == f"pinnace-{cluster}" for entry in _read(path).get("contexts") or ())
+
+
 def _edit(change: Callable[[dict[str, Any]], None]) -> None:
     """Read, change and replace the file at once; it holds secrets, so it is for its owner alone.
 
@@ -85,7 +91,7 @@ def _edit(change: Callable[[dict[str, Any]], None]) -> None:
             change(document)
             _replace(real, document)
     except OSError as error:
-        raise ClusterError(f"your kubeconfig {path} cannot be changed: {error}", hint=WITHOUT) from error
+        raise ClusterError(f"your kubeconfig {path} cannot be changed: {error}", hint=ALTERNATIVES) from error
 
 
 @contextlib.contextmanager
@@ -105,9 +111,10 @@ def _locked(path: Path) -> Iterator[None]:
                 raise ClusterError(
                     f"{lock} was there for {LOCK_LIMIT:.0f} s: another command is changing your kubeconfig, or was "
                     "killed while it did",
-                    hint=f"If no kubectl and no pinnace of yours is running, remove it: `rm {lock}`. {WITHOUT}",
+                    hint=f"If no kubectl and no pinnace of yours is running, remove it: `rm {lock}`. {ALTERNATIVES}",
                 ) from None
-            time.sleep(random.uniform(0.5, 1.5) * PAUSE)  # noqa: S311 - so that those who wait do not all come at once
+            jitter = random.uniform(0.5, 1.5)  # noqa: S311 - so that those who wait do not all come at once
+            time.sleep(jitter * LOCK_RETRY_INTERVAL)
     try:
         yield
     finally:
@@ -125,9 +132,9 @@ def _read(path: Path) -> dict[str, Any]:
             return dict(document)
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ClusterError(
-            f"{path} is no kubeconfig: {error}", hint=f"Correct it, or set KUBECONFIG. {WITHOUT}"
+            f"{path} is no kubeconfig: {error}", hint=f"Correct it, or set KUBECONFIG. {ALTERNATIVES}"
         ) from None
-    raise ClusterError(f"{path} has an entry without a name", hint=f"Correct it, or set KUBECONFIG. {WITHOUT}")
+    raise ClusterError(f"{path} has an entry without a name", hint=f"Correct it, or set KUBECONFIG. {ALTERNATIVES}")
 
 
 def _replace(path: Path, document: dict[str, Any]) -> None:

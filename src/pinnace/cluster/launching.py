@@ -29,7 +29,7 @@ def with_nodes(options: Sequence[str], nodes: int) -> list[str]:
     return list(options) if asked or nodes == 1 else [f"--nodes={nodes}", *options]
 
 
-def tag(name: str) -> str:
+def job_comment(name: str) -> str:
     """The comment of the job that runs a cluster. By it alone a job is known as a cluster's, and may be cancelled."""
     return f"pinnace:{name}"
 
@@ -80,4 +80,4 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
         f"{command} &",
         "while kill -0 $! 2>/dev/null; do wait; done",
     ]
-    return batch_script(directives, "\n".join(lines)), [*options, f"--comment={tag(name)}"]
+    return batch_script(directives, "\n".join(lines)), [*options, f"--comment={job_comment(name)}"]

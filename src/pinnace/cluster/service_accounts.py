@@ -5,20 +5,22 @@ A token can be taken back by deleting the account; a certificate could not.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import make_object
 from pinnace.controlplane.podsecurity import ENFORCE
 from pinnace.errors import ClusterError, UsageError
+from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
-    from pinnace.kube.client import Api
+    from pinnace.cluster.cluster import Cluster
     from pinnace.spec import ClusterSpec
 
 ROLES = ("view", "edit", "admin")
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-LEAST = 600.0  # seconds; the API gives out no tokens for less
+MIN_TOKEN_SECONDS = 600.0  # the API issues no tokens for less
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -45,8 +47,15 @@ def account_objects(name: str, namespace: str, role: str) -> list[tuple[str, dic
     ]
 
 
-def let_in(api: Api, name: str, *, namespace: str, role: str, seconds: float) -> str:
-    """Make the account, if it is not there, and give a token for it."""
+def issue_kubeconfig(cluster: Cluster, name: str, *, namespace: str, role: str, seconds: float) -> dict[str, Any]:
+    """A kubeconfig of a cluster for somebody else, with a role in one namespace."""
+    require_restricted(cluster.directory.spec, role)
+    token = issue_token(Api(cluster.kubeconfig), name, namespace=namespace, role=role, seconds=seconds)
+    return kubeconfig_for(json.loads(cluster.kubeconfig.read_text()), name, namespace, token)
+
+
+def issue_token(api: Api, name: str, *, namespace: str, role: str, seconds: float) -> str:
+    """Create the account, if it is not there, and give a token for it."""
     for what, text in (("name", name), ("namespace", namespace)):
         if not NAME.fullmatch(text):
             raise UsageError(f"{text!r} cannot be a {what}", hint="Use small letters, digits and dashes, at most 63.")
@@ -54,8 +63,8 @@ def let_in(api: Api, name: str, *, namespace: str, role: str, seconds: float) ->
         raise UsageError(f"the namespace {namespace} is the system's own", hint="Choose another --namespace.")
     if role not in ROLES:
         raise UsageError(f"there is no role {role!r} to give", hint=f"One of {', '.join(ROLES)}.")
-    if seconds < LEAST:
-        raise UsageError(f"a token is valid for {LEAST / 60:.0f} minutes at least")
+    if seconds < MIN_TOKEN_SECONDS:
+        raise UsageError(f"a token is valid for {MIN_TOKEN_SECONDS / 60:.0f} minutes at least")
     if is_privileged(api, namespace) and role != "view":
         raise ClusterError(
             f"the namespace {namespace} is privileged: whoever may create a pod there has all your rights",

@@ -1,4 +1,4 @@
-"""A pod for a Slurm job that names an image, in kube-slurm's words: pure functions."""
+"""The pod of a Slurm job that names an image, from the command line and kube-slurm's variables: pure functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WORKSPACE = "/workspace"  # where kube-slurm puts KUBE_WORK_VOLUME
-INIT_TIMEOUT = 600.0
-KUBE_SLURM = {"KUBE_IMAGE", "KUBE_SCRIPT", "KUBE_SCRIPT_VARS", "KUBE_WORK_VOLUME", "KUBE_DATA_VOLUME",
-              "KUBE_NAMESPACE", "KUBE_INIT_TIMEOUT"}  # fmt: skip
-TOLERATED = [{"operator": "Exists"}]  # the node is there for this pod
+INIT_TIMEOUT = 600.0  # seconds until the pod has to run
+KUBE_SLURM_VARIABLES = {"KUBE_IMAGE", "KUBE_SCRIPT", "KUBE_SCRIPT_VARS", "KUBE_WORK_VOLUME", "KUBE_DATA_VOLUME",
+                        "KUBE_NAMESPACE", "KUBE_INIT_TIMEOUT"}  # fmt: skip
+TOLERATIONS = [{"operator": "Exists"}]  # the node is there for this pod
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What is to run, and where. ``as_user`` is for clusters in which root is not the user."""
+class SlurmPod:
+    """What the pod of a Slurm job runs, and where. ``as_user`` is for clusters in which root is not the user."""
 
     name: str
     namespace: str
@@ -35,7 +35,7 @@ class Wish:
     gpus: int = 0
 
 
-def wish(
+def slurm_pod(
     environment: Mapping[str, str],
     *,
     image: str = "",
@@ -43,8 +43,8 @@ def wish(
     command: tuple[str, ...] = (),
     namespace: str = "",
     as_user: tuple[int, int] | None = None,
-) -> Wish:
-    """What the command line and kube-slurm's variables ask for; the command line has the last word."""
+) -> SlurmPod:
+    """The pod that the command line and kube-slurm's variables ask for; the command line overrides the variables."""
     image = image or environment.get("KUBE_IMAGE", "")
     script = script or environment.get("KUBE_SCRIPT", "")
     if not image:
@@ -58,7 +58,7 @@ def wish(
     except ValueError:
         raise UsageError(f"KUBE_INIT_TIMEOUT is no number of seconds: {environment['KUBE_INIT_TIMEOUT']}") from None
     task = environment.get("SLURM_PROCID", "0")
-    return Wish(
+    return SlurmPod(
         name="-".join(["slurm-job", environment["SLURM_JOB_ID"], *([task] if task != "0" else [])]),
         namespace=namespace or environment.get("KUBE_NAMESPACE") or "default",
         image=image,
@@ -73,44 +73,44 @@ def wish(
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the job knows of itself, and kube-slurm's own words. Others may be secrets, as SLURM_JWT is."""
-    known = {name: value for name, value in environment.items() if name in OF_JOBS or name in KUBE_SLURM}
+    """What the job knows of itself, and kube-slurm's own variables. Others may be secrets, as SLURM_JWT is."""
+    known = {name: value for name, value in environment.items() if name in OF_JOBS or name in KUBE_SLURM_VARIABLES}
     return known | ({"HOME": environment["HOME"]} if "HOME" in environment else {})
 
 
-def manifest(wanted: Wish, node: str) -> dict[str, Any]:
-    """The pod, bound to the host that Slurm chose."""
-    names = [f"v{number}" for number in range(len(wanted.volumes))]
+def pod_manifest(pod: SlurmPod, node: str) -> dict[str, Any]:
+    """The pod's manifest, bound to the node of the host that Slurm chose."""
+    names = [f"v{number}" for number in range(len(pod.volumes))]
     container: dict[str, Any] = {
         "name": "main",
-        "image": wanted.image,
+        "image": pod.image,
         "imagePullPolicy": "IfNotPresent",
-        "env": [{"name": name, "value": value} for name, value in sorted(wanted.variables.items())],
+        "env": [{"name": name, "value": value} for name, value in sorted(pod.variables.items())],
         "volumeMounts": [
-            {"name": name, "mountPath": inside} for name, (_, inside) in zip(names, wanted.volumes, strict=True)
+            {"name": name, "mountPath": inside} for name, (_, inside) in zip(names, pod.volumes, strict=True)
         ],
     }
-    if wanted.command:
-        container["command"] = list(wanted.command)
-    if wanted.directory:
-        container["workingDir"] = wanted.directory
-    if wanted.gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": wanted.gpus}}
+    if pod.command:
+        container["command"] = list(pod.command)
+    if pod.directory:
+        container["workingDir"] = pod.directory
+    if pod.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": pod.gpus}}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         # A node of ours is this pod's alone, and nobody is to look for another.
-        **({"nodeSelector": {"kubernetes.io/hostname": node}} if wanted.as_user else {"nodeName": node}),
-        "tolerations": TOLERATED,
+        **({"nodeSelector": {"kubernetes.io/hostname": node}} if pod.as_user else {"nodeName": node}),
+        "tolerations": TOLERATIONS,
         "terminationGracePeriodSeconds": 10,
         "enableServiceLinks": False,
         "containers": [container],
         "volumes": [
             {"name": name, "hostPath": {"path": outside, "type": "Directory"}}
-            for name, (outside, _) in zip(names, wanted.volumes, strict=True)
+            for name, (outside, _) in zip(names, pod.volumes, strict=True)
         ],
     }
-    if wanted.as_user:
-        uid, gid = wanted.as_user
+    if pod.as_user:
+        uid, gid = pod.as_user
         spec["securityContext"] = {"runAsUser": uid, "runAsGroup": gid}
-    metadata = {"name": wanted.name, "namespace": wanted.namespace}
+    metadata = {"name": pod.name, "namespace": pod.namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,4 +1,4 @@
-"""When a workload that never ends by itself has done enough: after a time, or when an object says so.
+"""``--until``: when to end a workload that never ends by itself: after a time, or when an object has a condition.
 
 30m                         so long after it was applied
 deployment/web=Available    when the object has the condition, as in ``kubectl wait --for=condition=Available``
@@ -7,17 +7,15 @@ deployment/web=Available    when the object has the condition, as in ``kubectl w
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from types import TracebackType
 
@@ -38,7 +36,7 @@ def parse_duration(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Until:
-    """One of the two."""
+    """A number of seconds, or a condition of an object."""
 
     seconds: float | None = None
     resource: str = ""
@@ -57,8 +55,8 @@ class Until:
             ) from None
 
 
-class Reached:
-    """Watches for it, from the moment that the workload was applied: ``kubectl wait`` does so for a condition."""
+class UntilWatcher:
+    """Tells whether the time has passed since the workload was applied, or ``kubectl wait`` has seen the condition."""
 
     def __init__(self, until: Until, workload: Workload, still_there: Callable[[], None]) -> None:
         self._until = until
@@ -69,17 +67,8 @@ class Reached:
 
     def __enter__(self) -> Self:
         if self._until.resource:
-            environment = os.environ | kubectl_environment(self._workload.kubeconfig)
-            argv = wait_argv(self._workload.kubectl, self._until, self._workload.namespace_of(self._until.resource))
-            self._process = subprocess.Popen(
-                argv,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,  # Ctrl-C is ours to handle
-            )
+            namespace = self._workload.namespace_of(self._until.resource)
+            self._process = self._workload.kubectl.start(*wait_args(self._until, namespace))
         return self
 
     def __call__(self) -> bool:
@@ -89,8 +78,8 @@ class Reached:
             return False
         if self._process.returncode:
             self._still_there()
-            words = self._process.stderr.read().strip() if self._process.stderr else ""
-            raise ClusterError(f"--until {self._until.resource}={self._until.condition}: {words}")
+            message = self._process.stderr.read().strip() if self._process.stderr else ""
+            raise ClusterError(f"--until {self._until.resource}={self._until.condition}: {message}")
         return True
 
     def __exit__(
@@ -104,7 +93,7 @@ class Reached:
                 self._process.stderr.close()
 
 
-def wait_argv(kubectl: str, until: Until, namespace: str) -> list[str]:
-    """kubectl's own command; the limit is a year, because a negative one would mean a week."""
+def wait_args(until: Until, namespace: str) -> list[str]:
+    """The arguments of kubectl; the limit is a year, because a negative one would mean a week."""
     where = [f"--namespace={namespace}"] if namespace else []
-    return [kubectl, "wait", *where, f"--for=condition={until.condition}", until.resource, "--timeout=8760h"]
+    return ["wait", *where, f"--for=condition={until.condition}", until.resource, "--timeout=8760h"]

@@ -1,35 +1,35 @@
-"""A workload in a cluster: applied, followed, and judged by how it ends."""
+"""A workload in a cluster: its manifest is applied, its containers' output followed, its exit code found."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.errors import ClusterError
 from pinnace.kube import pods
-from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api
+from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.conditions import is_true
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from pinnace.cluster.kubectl import Kubectl
+    from pinnace.cluster.manifest import Manifest
 
-    Line = Callable[[str, str], None]  # who says it, what it says
+OnLine = Callable[[str, str], None]  # gets "pod/container" and a line of its output; threads call it at the same time
 
 FINITE = {"Job", "Pod"}
 ENDLESS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob"}
-POLL = 0.1
+FOLLOW_INTERVAL = 0.1  # seconds between looks at the objects
+APPLY_LIMIT = 300.0  # seconds for kubectl apply
+LOG_END_LIMIT = 10.0  # seconds for the last lines of a container that has ended
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
+class AppliedObject:
     """An object of the workload."""
 
     kind: str
@@ -37,12 +37,12 @@ class Applied:
     name: str
 
 
-def parse_applied(text: str) -> list[Applied]:
+def parse_applied(text: str) -> list[AppliedObject]:
     """What ``kubectl apply -o json`` printed."""
     document = json.loads(text)
     items = document["items"] if document["kind"] == "List" else [document]
     return [
-        Applied(
+        AppliedObject(
             kind=item["kind"],
             namespace=item["metadata"].get("namespace", ""),
             name=item["metadata"]["name"],
@@ -52,30 +52,23 @@ def parse_applied(text: str) -> list[Applied]:
 
 
 class Workload:
-    """Objects of one manifest, while they run."""
+    """The objects of one manifest, while they run."""
 
-    def __init__(self, kubeconfig: Path, kubectl: str) -> None:
-        self.kubeconfig = kubeconfig
+    def __init__(self, kubectl: Kubectl) -> None:
         self.kubectl = kubectl
-        self._api = Api(kubeconfig, timeout=5.0)
-        self.objects: list[Applied] = []
+        self._api = Api(kubectl.kubeconfig, timeout=5.0)
+        self.objects: list[AppliedObject] = []
+        self._codes: dict[AppliedObject, int] = {}  # of those that have ended; they may be deleted afterwards
         self._followed: set[tuple[str, str, int]] = set()
         self._threads: list[threading.Thread] = []
 
-    def apply(self, manifest: str) -> None:
-        """``kubectl apply``, with its own words if it refuses."""
-        argv = [self.kubectl, "apply", "-f", manifest, "-o", "json"]
-        environment = os.environ | kubectl_environment(self.kubeconfig)
-        result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    def apply(self, manifest: Manifest) -> None:
+        """Run ``kubectl apply``; ClusterError has its own words if it refuses."""
+        args = ["apply", "-f", manifest.filename, "-o", "json"]
+        result = self.kubectl.run(*args, stdin=manifest.content or "", check=False, timeout=APPLY_LIMIT)
         if result.returncode:
-            raise ClusterError(f"kubectl apply -f {manifest}: {result.stderr.strip()}")
+            raise ClusterError(f"kubectl apply -f {manifest.source}: {result.stderr.strip()}")
         self.objects = parse_applied(result.stdout)
-
-    def offer(self, manifest: str) -> bool:
-        """``apply`` in a cluster that is still starting. Whether it was taken: not all may be possible yet."""
-        with contextlib.suppress(ClusterError):
-            self.apply(manifest)
-        return bool(self.objects)
 
     @property
     def endless(self) -> bool:
@@ -88,51 +81,65 @@ class Workload:
         name = resource.partition("/")[2]
         return next((applied.namespace for applied in self.objects if applied.name == name), "")
 
-    def follow(self, line: Line, still_there: Callable[[], None], enough: Callable[[], bool] | None = None) -> int:
-        """Give every line that the workload's containers print, until it has ended. Gives its exit code.
+    def follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None = None) -> int:
+        """Give every line that the workload's containers print, until the workload has ended; return its exit code.
 
-        ``still_there`` is asked when the API does not answer; it raises if the cluster has ended. ``enough`` says that
-        the workload has done what it was run for, though it goes on.
+        ``check_alive`` is called when the API does not answer, or not as it should; it raises if the cluster has ended.
+        ``enough`` says that the workload has done what it was run for, though it goes on.
         """
+        with contextlib.closing(self._api):
+            return self._follow(on_line, check_alive, enough)
+
+    def _follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None) -> int:
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
         while True:
             try:
                 found = [pod for namespace in namespaces for pod in self._pods(namespace)]
                 for pod in found:
-                    self._follow_containers(pod, line)
-                code = self._verdict(found, stays=self.endless or enough is not None)
-            except API_UNREACHABLE:
-                still_there()
+                    self._follow_containers(pod, on_line)
+                code = self._exit_code(found, stays=self.endless or enough is not None)
+            except API_FAILURES:
+                check_alive()
                 code = None
             if code is not None:
                 for thread in self._threads:
-                    thread.join(10)
+                    thread.join(LOG_END_LIMIT)
                 return code
             if enough and enough():
                 return 0
-            time.sleep(POLL)
+            time.sleep(FOLLOW_INTERVAL)
 
     def _pods(self, namespace: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self._api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
         return items
 
-    def _verdict(self, found: list[dict[str, Any]], *, stays: bool) -> int | None:
+    def _exit_code(self, found: list[dict[str, Any]], *, stays: bool) -> int | None:
         """The workload's exit code; None while it goes on."""
-        codes = [self._object_verdict(applied, found) for applied in self.objects if applied.kind in FINITE]
+        for applied in self.objects:
+            if applied.kind in FINITE and applied not in self._codes:
+                own = [pod for pod in found if pod["metadata"]["namespace"] == applied.namespace]
+                code = self._pod_exit_code(applied, own) if applied.kind == "Pod" else self._job_exit_code(applied, own)
+                if code is not None:
+                    self._codes[applied] = code
         if stays:
             for pod in found:  # what else it lacks, another part of it may still bring
                 self.stuck(pod, pods.NO_IMAGE)
-        if not codes:
+        finite = {applied for applied in self.objects if applied.kind in FINITE}
+        if not finite:
             return None if stays else 0
-        return None if None in codes else max(code for code in codes if code is not None)
+        return max(self._codes.values()) if finite == self._codes.keys() else None
 
-    def _object_verdict(self, applied: Applied, found: list[dict[str, Any]]) -> int | None:
-        if applied.kind == "Pod":
-            pod = next((pod for pod in found if pod["metadata"]["name"] == applied.name), None)
-            if pod is None:
-                return 1
-            return pods.last_exit_code([pod]) if pods.is_terminal(pod) else self.stuck(pod)
-        job = self._api.get(f"/apis/batch/v1/namespaces/{applied.namespace}/jobs/{applied.name}")
+    def _pod_exit_code(self, applied: AppliedObject, found: list[dict[str, Any]]) -> int | None:
+        pod = next((pod for pod in found if pod["metadata"]["name"] == applied.name), None)
+        if pod is None:
+            raise deleted(applied)
+        if pods.is_terminal(pod):
+            return pods.last_exit_code([pod])
+        self.stuck(pod)
+        return None
+
+    def _job_exit_code(self, applied: AppliedObject, found: list[dict[str, Any]]) -> int | None:
+        job = self._get_job(applied)
         own = [pod for pod in found if pods.belongs_to_job(pod, applied.name)]
         if is_true(job, "Complete"):
             return 0
@@ -142,29 +149,42 @@ class Workload:
             self.stuck(pod)
         return None
 
+    def _get_job(self, applied: AppliedObject) -> dict[str, Any]:
+        job: dict[str, Any] | None = self._api.get_or_none(
+            f"/apis/batch/v1/namespaces/{applied.namespace}/jobs/{applied.name}"
+        )
+        if job is None:
+            raise deleted(applied)
+        return job
+
     @staticmethod
     def stuck(pod: dict[str, Any], reasons: tuple[str, ...] = pods.CANNOT_START) -> None:
-        """A container that cannot start never will: say why instead of waiting."""
+        """Raise if a container waits for what will never come, such as an image that no registry has."""
         if why := pods.cannot_start(pod, reasons):
             raise ClusterError(
                 f"pod {pod['metadata']['name']} cannot start: {why}",
                 hint="Give images that no registry has with --image FILE.",
             )
 
-    def _follow_containers(self, pod: dict[str, Any], line: Line) -> None:
+    def _follow_containers(self, pod: dict[str, Any], on_line: OnLine) -> None:
         for status in pods.container_statuses(pod):
             key = (pod["metadata"]["uid"], status["name"], status.get("restartCount", 0))
             if key in self._followed or not {"running", "terminated"} & status["state"].keys():
                 continue
             self._followed.add(key)
-            arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], line)
+            arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], on_line)
             thread = threading.Thread(target=self._follow_one, args=arguments, daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _follow_one(self, namespace: str, pod: str, container: str, line: Line) -> None:
-        api = Api(self.kubeconfig, timeout=30.0)
+    def _follow_one(self, namespace: str, pod: str, container: str, on_line: OnLine) -> None:
+        api = Api(self.kubectl.kubeconfig, timeout=30.0)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&follow=true"
         with contextlib.suppress(*API_FAILURES):
             for text in api.stream(path):
-                line(f"{pod}/{container}", text)
+                on_line(f"{pod}/{container}", text)
+
+
+def deleted(applied: AppliedObject) -> ClusterError:
+    """Somebody has deleted an object that was followed: it has no exit code."""
+    return ClusterError(f"{applied.kind} {applied.name} was deleted before it ended")

@@ -10,7 +10,7 @@ import time
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.objects import dns_objects, of_every_cluster, root_certificate
+from pinnace.controlplane.objects import common_objects, dns_objects, root_certificate
 from pinnace.controlplane.placement import placement_objects
 from pinnace.controlplane.podsecurity import restriction_objects
 from pinnace.kube import nodes
@@ -38,7 +38,7 @@ def bootstrap(node: NodeSpec) -> None:
     ca = (node.cluster.secrets / "ca.crt").read_text()
     ranges = node.cluster.ranges
     deadline = time.monotonic() + START_LIMIT
-    create_all(api, [*root_certificate(ca), *dns_objects(ranges), *of_every_cluster()], until=deadline)
+    create_all(api, [*root_certificate(ca), *dns_objects(ranges), *common_objects()], until=deadline)
     if node.cluster.restriction:
         create_all(api, restriction_objects(node.cluster.restriction), until=deadline)
     if node.cluster.provisioning:

@@ -1,7 +1,7 @@
-"""metrics-server, for ``kubectl top`` and autoscaling: its command, and the objects by which the API knows it.
+"""metrics-server, for ``kubectl top`` and autoscaling: its command, and the objects that register it with the API.
 
-Nobody waits for it, so it starts after everything else. The APIService comes last: one that does not answer makes
-every client's discovery fail, and with it the deletion of namespaces.
+Nothing depends on it, so it starts after everything else. The APIService is created last: while its server does not
+answer, every client's discovery fails, and with it the deletion of namespaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "metrics-server"
 USER = "pinnace:metrics-server"
 PORT = 10240
-USAGE_PORT = 10241  # where nodes say what their containers use, see node.usage
+USAGE_PORT = 10241  # where nodes serve the usage of their containers, see node.services.usage
 USAGE_PATH = "/metrics/resource"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -43,12 +43,12 @@ def metrics_server_argv(node: NodeSpec) -> list[str]:
         f"--kubelet-port={USAGE_PORT}",
         "--kubelet-preferred-address-types=InternalIP",
         "--metric-resolution=10s",
-        "--kubelet-request-timeout=5s",  # has to be shorter
+        "--kubelet-request-timeout=5s",  # has to be shorter than the resolution
     ]
 
 
 def roles() -> list[tuple[str, Object]]:
-    """Upstream's manifest, less what only kubelets are asked for."""
+    """The roles of upstream's manifest, without the permission to query kubelets."""
     reader = make_object("rbac.authorization.k8s.io/v1", "ClusterRole", "system:aggregated-metrics-reader") | {
         "rules": [{"apiGroups": ["metrics.k8s.io"], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]
     }
@@ -105,12 +105,12 @@ def api_service(ca: bytes) -> list[tuple[str, Object]]:
     return [("/apis/apiregistration.k8s.io/v1/apiservices", body)]
 
 
-def install(node: NodeSpec, answers: Callable[[], bool]) -> None:
-    """Create the roles, and everything else once metrics-server answers."""
+def install(node: NodeSpec, is_serving: Callable[[], bool]) -> None:
+    """Create the roles, and everything else once metrics-server is serving."""
     time.sleep(METRICS_DELAY)
     api = Api(node.cluster.secrets / "admin.kubeconfig")
     ca = Path(node.secret("ca.crt")).read_bytes()
     create_all(api, roles(), until=time.monotonic() + START_LIMIT)
-    while not answers():
+    while not is_serving():
         time.sleep(0.5)
     create_all(api, [*service(node.address), *api_service(ca)], until=time.monotonic() + START_LIMIT)

@@ -14,12 +14,12 @@ SCRATCH = "pinnace.dev/scratch"
 
 
 def default_service_account() -> list[tuple[str, Object]]:
-    """What the controller-manager would create some seconds later, and without which no pod is admitted."""
+    """The default ServiceAccount: no pod is admitted without it, and the controller-manager would create it later."""
     return [("/api/v1/namespaces/default/serviceaccounts", make_object("v1", "ServiceAccount", "default"))]
 
 
 def root_certificate(ca: str) -> list[tuple[str, Object]]:
-    """Likewise: every pod mounts it."""
+    """The ConfigMap of the CA, for the same reason: every pod mounts it."""
     body = make_object("v1", "ConfigMap", "kube-root-ca.crt") | {"data": {"ca.crt": ca}}
     return [("/api/v1/namespaces/default/configmaps", body)]
 
@@ -49,7 +49,7 @@ def dns_objects(ranges: Ranges) -> list[tuple[str, Object]]:
 
 
 def coredns_role() -> list[tuple[str, Object]]:
-    """What CoreDNS may see."""
+    """The permissions of CoreDNS."""
     watched = ["list", "watch"]
     return make_role(
         "pinnace:coredns",
@@ -59,7 +59,7 @@ def coredns_role() -> list[tuple[str, Object]]:
 
 
 def storage_role() -> list[tuple[str, Object]]:
-    """What the provisioner of volumes may do (see ``pinnace.storage``)."""
+    """The permissions of the provisioner of volumes (see ``pinnace.storage``)."""
     changes = ["list", "watch", "patch"]
     return make_role(
         "pinnace:storage",
@@ -73,7 +73,7 @@ def storage_role() -> list[tuple[str, Object]]:
 
 
 def storage_classes() -> list[tuple[str, Object]]:
-    """The kinds of volumes, as users ask for them."""
+    """The storage classes of every cluster."""
     return [
         _storage_class("shared", SHARED, annotations={"storageclass.kubernetes.io/is-default-class": "true"}),
         _storage_class("shared-retain", SHARED, reclaim="Retain"),
@@ -81,8 +81,8 @@ def storage_classes() -> list[tuple[str, Object]]:
     ]
 
 
-def of_every_cluster() -> list[tuple[str, Object]]:
-    """What is the same in every cluster; the seed has it already."""
+def common_objects() -> list[tuple[str, Object]]:
+    """The objects that are the same in every cluster; the seed contains them."""
     return [*default_service_account(), *coredns_role(), *storage_role(), *storage_classes()]
 
 
@@ -117,7 +117,7 @@ def make_role(name: str, *rules: Object) -> list[tuple[str, Object]]:
 
 
 def binding(name: str, *, role: str, user: str) -> Object:
-    """What gives a user a role in the whole cluster."""
+    """A ClusterRoleBinding of a user."""
     group = {"apiGroup": "rbac.authorization.k8s.io"}
     return make_object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", name) | {
         "roleRef": {**group, "kind": "ClusterRole", "name": role},

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
 LOOPBACK = ("127.0.0.1",)
-SERVER_NAME = "kubernetes"  # what clients inside expect the API's certificate to say, whatever address they dial
-OUTSIDE_NAME = "api.name"  # the file with the name that clients on the hosts' network ask for
+SERVER_NAME = "kubernetes"  # that clients inside verify in the API's certificate, whatever address they dial
+OUTSIDE_NAME = "api.name"  # the file with the TLS server name that clients on the hosts' network send
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Somebody with a certificate: who, and under which names it serves."""
+class CertificateSubject:
+    """The subject and alternative names of a certificate. ``file`` is the stem of its files."""
 
     file: str
     common_name: str
@@ -46,7 +46,7 @@ class Identity:
 
 
 class Authority:
-    """The cluster's certificate authority and the directory where it keeps everything."""
+    """The cluster's certificate authority, and the directory of its files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -77,37 +77,37 @@ class Authority:
         authority._certificate = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
         return authority
 
-    def issue(self, identity: Identity) -> None:
-        """Make a key and a certificate for somebody."""
+    def issue(self, subject: CertificateSubject) -> None:
+        """Make a key and a certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
-        attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
-        subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, identity.common_name)])
+        attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in subject.groups]
+        name = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, subject.common_name)])
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-        builder = _builder(subject, self._certificate.subject, key.public_key()).add_extension(
+        builder = _builder(name, self._certificate.subject, key.public_key()).add_extension(
             x509.ExtendedKeyUsage(usages), critical=False
         )
-        alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in identity.names]
-        alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in identity.addresses]
+        alternatives: list[x509.GeneralName] = [x509.DNSName(alternative) for alternative in subject.names]
+        alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in subject.addresses]
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        self._save(identity.file, key, builder.sign(self._key, hashes.SHA256()))
+        self._save(subject.file, key, builder.sign(self._key, hashes.SHA256()))
 
-    def issue_kubeconfig(self, identity: Identity, server: str, server_name: str = SERVER_NAME) -> None:
-        """The same, and a kubeconfig that uses them. Without a ``server_name`` the address has to be right."""
-        self.issue(identity)
+    def issue_kubeconfig(self, subject: CertificateSubject, server: str, server_name: str = SERVER_NAME) -> None:
+        """Make a key, a certificate and a kubeconfig. Without a ``server_name`` clients verify the server's address."""
+        self.issue(subject)
 
         def read(name: str) -> str:
             return base64.b64encode((self._directory / name).read_bytes()).decode()
 
         document = kubeconfig(
-            name=identity.file,
+            name=subject.file,
             server=server,
             ca=read("ca.crt"),
-            certificate=read(f"{identity.file}.crt"),
-            key=read(f"{identity.file}.key"),
+            certificate=read(f"{subject.file}.crt"),
+            key=read(f"{subject.file}.key"),
             server_name=server_name,
         )
-        write_secret(self._directory / f"{identity.file}.kubeconfig", json.dumps(document).encode())
+        write_secret(self._directory / f"{subject.file}.kubeconfig", json.dumps(document).encode())
 
     def service_account_key(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -138,12 +138,12 @@ def kubeconfig(
 
 
 def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
-    """Everything but the nodes."""
+    """Make all keys, certificates and kubeconfigs but those of the nodes."""
     authority = Authority.create(directory)
     authority.service_account_key()
     server = f"https://{ranges.node(0)}:{API_PORT}"
     authority.issue(
-        Identity(
+        CertificateSubject(
             file="apiserver",
             common_name="kube-apiserver",
             names=("kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{domain}",
@@ -151,27 +151,27 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
             addresses=(str(ranges.node(0)), str(ranges.api), *LOOPBACK),
         )
     )  # fmt: skip
-    # A certificate of its own, which nobody is shown who does not ask for its name. The API's door on the host knows
-    # its clients by that name and serves them first; what they may do, their own certificates say.
+    # A certificate with a secret server name, which the API server shows only to clients that send the name. The proxy
+    # on the host recognises them by it and serves them first; their own certificates decide what they may do.
     outside = f"{secrets.token_hex(16)}.pinnace.internal"
-    authority.issue(Identity(file="apiserver-outside", common_name="kube-apiserver", names=(outside,)))
+    authority.issue(CertificateSubject(file="apiserver-outside", common_name="kube-apiserver", names=(outside,)))
     write_secret(directory / OUTSIDE_NAME, outside.encode())
-    authority.issue(Identity(file="front-proxy", common_name="front-proxy-client"))
-    authority.issue(Identity(file="kubelet-client", common_name="kube-apiserver-kubelet-client",
+    authority.issue(CertificateSubject(file="front-proxy", common_name="front-proxy-client"))
+    authority.issue(CertificateSubject(file="kubelet-client", common_name="kube-apiserver-kubelet-client",
                              groups=("system:masters",)))  # fmt: skip
-    for identity in (
-        Identity(file="admin", common_name="pinnace-admin", groups=("system:masters",)),
-        Identity(file="controller-manager", common_name="system:kube-controller-manager", addresses=LOOPBACK),
-        Identity(file="scheduler", common_name="system:kube-scheduler", addresses=LOOPBACK),
-        Identity(file="kube-proxy", common_name="system:kube-proxy"),
-        Identity(file="coredns", common_name="pinnace:coredns"),
-        Identity(file="storage", common_name="pinnace:storage"),
-        Identity(file="provisioner", common_name="pinnace:provisioner"),
+    for subject in (
+        CertificateSubject(file="admin", common_name="pinnace-admin", groups=("system:masters",)),
+        CertificateSubject(file="controller-manager", common_name="system:kube-controller-manager", addresses=LOOPBACK),
+        CertificateSubject(file="scheduler", common_name="system:kube-scheduler", addresses=LOOPBACK),
+        CertificateSubject(file="kube-proxy", common_name="system:kube-proxy"),
+        CertificateSubject(file="coredns", common_name="pinnace:coredns"),
+        CertificateSubject(file="storage", common_name="pinnace:storage"),
+        CertificateSubject(file="provisioner", common_name="pinnace:provisioner"),
     ):
-        authority.issue_kubeconfig(identity, server)
-    # It takes its kubeconfig for all that it talks to, and nodes have other names than the API.
+        authority.issue_kubeconfig(subject, server)
+    # metrics-server uses its kubeconfig for nodes too, which have other names than the API.
     authority.issue_kubeconfig(
-        Identity(
+        CertificateSubject(
             file=metrics.NAME,
             common_name=metrics.USER,
             names=(f"{metrics.NAME}.kube-system.svc",),
@@ -183,18 +183,18 @@ def create_control_plane(directory: Path, ranges: Ranges, domain: str) -> None:
 
 
 def create_nodes(directory: Path, ranges: Ranges, nodes: Iterable[tuple[int, str]]) -> None:
-    """The kubelets' part, for nodes of these indices and names."""
+    """Make the certificates and kubeconfigs of kubelets, for nodes with these indices and names."""
     authority = Authority.load(directory)
     server = f"https://{ranges.node(0)}:{API_PORT}"
     for index, name in nodes:
-        identity = Identity(
+        subject = CertificateSubject(
             file=f"node-{name}",
             common_name=f"system:node:{name}",
             groups=("system:nodes",),
             names=(name,),
             addresses=(str(ranges.node(index)),),
         )
-        authority.issue_kubeconfig(identity, server)
+        authority.issue_kubeconfig(subject, server)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
@@ -217,7 +217,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only we can read, from its first moment, and that others who wait for it see whole."""
+    """Write a file atomically, readable by its owner alone from the beginning."""
     unfinished = path.with_name(f".{path.name}.new")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,13 +1,13 @@
-"""Which pods become Slurm jobs: objects by which the API itself decides it, when a pod is created.
+"""Which pods become Slurm jobs: the API server decides it with an admission policy, when a pod is created.
 
-A pod that is to be a job gets the scheduler ``pinnace``, which no scheduler of Kubernetes' own answers to; the
-provisioner finds it by that name. What says so, the nearest word first:
+A pod that becomes a job gets the schedulerName ``pinnace``, which no scheduler of Kubernetes has; the provisioner
+selects pods by that name. The decision is made by, in this order:
 
     the pod            annotation pinnace.dev/run-as: job, or node; or runtimeClassName: slurm-job, or slurm-node
     its namespace      label pinnace.dev/run-as
     the cluster        pinnace up --pods-as-jobs
 
-It is a policy of the API server's, not a webhook: nothing of ours has to answer for a pod to be created.
+It is a policy, not a webhook, so creating a pod does not depend on a process of ours.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ HEAD_TAINT = "node-role.kubernetes.io/control-plane:NoSchedule"
 _POD = f'object.metadata.?annotations[?"{RUN_AS}"].orValue("")'
 _CLASS = 'object.spec.?runtimeClassName.orValue("")'
 _NAMESPACE = f'namespaceObject.metadata.?labels[?"{RUN_AS}"].orValue("")'
-# A pod whose node is its own job is not evicted when that node is silent: Slurm says what became of it. The API server
-# has given it tolerations for a minute by now; they become tolerations for ever. (Lists of objects in CEL: it panics.)
-_FOR_EVER = """[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+# A pod whose node is its own job is not evicted when that node is unreachable: Slurm knows what became of it. By now
+# the API server has added tolerations for a minute; they become unlimited. (Lists of objects in CEL make it panic.)
+_TOLERATE_FOR_EVER = """[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 .filter(i, i < size(object.spec.?tolerations.orValue([])) && has(object.spec.tolerations[i].tolerationSeconds)
   && object.spec.tolerations[i].?key.orValue("").startsWith("node.kubernetes.io/"))
 .map(i, JSONPatch{op: "remove", path: "/spec/tolerations/" + string(i) + "/tolerationSeconds"})"""
 
 
 def chosen(*, by_default: bool) -> str:
-    """The condition, in CEL: whether a pod is to be a job."""
+    """The condition, in CEL: whether a pod becomes a job."""
     default = "true" if by_default else "false"
     return (
         f'{_POD} != "" ? {_POD} == "job" : '
@@ -58,7 +58,7 @@ def policy(*, by_default: bool) -> Object:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     patch = (
         f'!variables.chosen ? [] : [JSONPatch{{op: "add", path: "/spec/schedulerName", value: "{SCHEDULER}"}}]'
-        f" + {_FOR_EVER}"
+        f" + {_TOLERATE_FOR_EVER}"
     )
     return make_object("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", NAME) | {
         "spec": {
@@ -66,7 +66,7 @@ def policy(*, by_default: bool) -> Object:
             "matchConditions": [{"name": name, "expression": text} for name, text in conditions.items()],
             "variables": [
                 {"name": "chosen", "expression": chosen(by_default=by_default)}
-            ],  # conditions see no namespace
+            ],  # a variable, because match conditions do not have the namespace
             "failurePolicy": "Fail",
             "reinvocationPolicy": "Never",
             "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
@@ -75,7 +75,7 @@ def policy(*, by_default: bool) -> Object:
 
 
 def provisioner_role() -> list[tuple[str, Object]]:
-    """What the provisioner, and the nodes that are for one pod, may do."""
+    """The permissions of the provisioner, and of nodes for one pod."""
     read = ["get", "list", "watch"]
     return make_role(
         USER,
@@ -91,7 +91,7 @@ def provisioner_role() -> list[tuple[str, Object]]:
 
 
 def placement_objects(provisioning: Provisioning) -> list[tuple[str, Object]]:
-    """All of it, for a cluster whose pods may be jobs."""
+    """All objects of a cluster whose pods may be jobs."""
     binding = make_object("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding", NAME)
     classes = [
         make_object("node.k8s.io/v1", "RuntimeClass", name) | {"handler": "runc"} for name in (JOB_CLASS, NODE_CLASS)
@@ -105,12 +105,15 @@ def placement_objects(provisioning: Provisioning) -> list[tuple[str, Object]]:
 
 
 def probe() -> tuple[str, Object]:
-    """A pod that would be a job: created without being kept, it tells whether the API decides already."""
+    """A pod that becomes a job. A dry-run creation of it shows whether the policy is in effect."""
     body = make_object("v1", "Pod", "pinnace-probe")
     body["metadata"]["annotations"] = {RUN_AS: "job"}
-    held = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}  # a restricted cluster takes it too
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }  # a restricted cluster admits it too
     body["spec"] = {
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{"name": "main", "image": "none", "securityContext": held}],
+        "containers": [{"name": "main", "image": "none", "securityContext": security}],
     }
     return "/api/v1/namespaces/default/pods?dryRun=All", body

@@ -1,13 +1,13 @@
-"""A restricted cluster: what pods may be, where others than the cluster's user may create them.
+"""A restricted cluster: which pods are admitted, where others than the cluster's user may create them.
 
-Three things together, all of the API server's own, so that nothing of ours has to answer for a pod to be refused:
+Three parts, all in the API server, so that refusing a pod does not depend on a process of ours:
 
     Pod Security          the level `restricted` or `baseline` of the Pod Security Standards, for every namespace
-    a policy              what these standards leave open and we do not: nodes of others, system priorities, odd volumes
-    admission plugins     no external addresses in Services; images are asked for with the pod's own credentials
+    a policy              what these standards allow and we do not: other pods' nodes, system priorities, other volumes
+    admission plugins     no external addresses in Services; images are pulled with the pod's own credentials
 
-kube-system is exempt, and so is a namespace whose label says that it is privileged. Only the cluster's user can set
-that label: no role for a namespace includes the namespace itself.
+kube-system is exempt, and so is a namespace that is labelled as privileged. Only the cluster's user can set that label:
+no role for a namespace includes the namespace itself.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LEVELS = ("restricted", "baseline")
 EXEMPT = "kube-system"
 ENFORCE = "pod-security.kubernetes.io/enforce"
 HOST_PATH = "pinnace.dev/host-path"  # the provisioner of listed directories, see storage.host_paths
-PLUGINS = ("DenyServiceExternalIPs", "AlwaysPullImages")
+ADMISSION_PLUGINS = ("DenyServiceExternalIPs", "AlwaysPullImages")
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 NAME = "pinnace-restricted"
-# Those of the level `restricted`: what is left mounts nothing of the network's, and runs nothing on the node.
+# Those of the level `restricted`, without types that mount network file systems or run programs on the node.
 VOLUMES = ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected",
            "secret")  # fmt: skip
 RULES = {
@@ -66,7 +66,7 @@ def admission_configuration(restriction: Restriction) -> dict[str, Any]:
 
 
 def policy() -> Object:
-    """What pods may not be, in every namespace that is neither exempt nor privileged."""
+    """The policy for pods in every namespace that is neither exempt nor privileged."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE", "UPDATE"]}
     namespaces = [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [EXEMPT]},
@@ -85,7 +85,7 @@ def policy() -> Object:
 
 
 def class_name(path: str) -> str:
-    """What the storage class of a directory is called: `/data/Sets_1` is `host-data-sets-1`."""
+    """The name of a directory's storage class: `host-data-sets-1` for `/data/Sets_1`."""
     return f"host-{re.sub(r'[^a-z0-9]+', '-', path.lower()).strip('-')}"[:200].rstrip("-")
 
 
@@ -96,7 +96,7 @@ def host_path_classes(paths: tuple[str, ...]) -> list[tuple[str, Object]]:
         body = make_object("storage.k8s.io/v1", "StorageClass", class_name(path)) | {
             "provisioner": HOST_PATH,
             "parameters": {"path": path},
-            "reclaimPolicy": "Retain",  # so that no controller ever removes what is there
+            "reclaimPolicy": "Retain",  # so that no controller ever removes the content
             "volumeBindingMode": "Immediate",
         }
         classes.append(("/apis/storage.k8s.io/v1/storageclasses", body))
@@ -104,7 +104,7 @@ def host_path_classes(paths: tuple[str, ...]) -> list[tuple[str, Object]]:
 
 
 def restriction_objects(restriction: Restriction) -> list[tuple[str, Object]]:
-    """All of it that are objects."""
+    """The policy, its binding, and the storage classes."""
     binding = make_object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", NAME)
     return [
         (f"{ADMISSION}/validatingadmissionpolicies", policy()),

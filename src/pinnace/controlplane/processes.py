@@ -1,4 +1,4 @@
-"""The commands of the control plane: pure functions from what the head node is to what upstream's binaries take."""
+"""The commands of the control plane's processes: pure functions of the head node's specification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ETCD_SOCKET = "unix:///run/pinnace/etcd.sock"
 
 
 def etcd_argv(node: NodeSpec, data: str, client: str = ETCD_SOCKET) -> list[str]:
-    """One member, on a socket in a directory of ours: no other process of any host can talk to it."""
+    """etcd with one member, on a UNIX socket in a directory of ours: no other user's process can connect to it."""
     return [
         node.binary("etcd"),
         f"--data-dir={data}",
@@ -36,9 +36,9 @@ def apiserver_argv(
     bind: str = "0.0.0.0",  # noqa: S104 - of the fabric's own namespace
     admission: str = "",
 ) -> list[str]:
-    """``admission`` is the file of ``podsecurity.admission_configuration``, for a restricted cluster."""
+    """``admission`` is the path of the ``podsecurity.admission_configuration``, for a restricted cluster."""
     ranges, secret = node.cluster.ranges, node.secret
-    plugins = ["NodeRestriction", *(podsecurity.PLUGINS if admission else ())]
+    plugins = ["NodeRestriction", *(podsecurity.ADMISSION_PLUGINS if admission else ())]
     return [
         node.binary("kube-apiserver"),
         f"--etcd-servers={etcd}",
@@ -99,11 +99,11 @@ def scheduler_argv(node: NodeSpec) -> list[str]:
 
 
 def _client_and_server(node: NodeSpec, name: str) -> list[str]:
-    """What a controller is to the API, and to those who ask for its metrics."""
+    """The options of controllers: as clients of the API, and as servers of their metrics."""
     path = node.secret(f"{name}.kubeconfig")
     return [
         "--bind-address=127.0.0.1",
-        f"--tls-cert-file={node.secret(f'{name}.crt')}",  # without, it spends half a second on an RSA key
+        f"--tls-cert-file={node.secret(f'{name}.crt')}",  # without, it takes half a second to make an RSA key
         f"--tls-private-key-file={node.secret(f'{name}.key')}",
         f"--kubeconfig={path}",
         f"--authentication-kubeconfig={path}",
@@ -116,7 +116,7 @@ def _client_and_server(node: NodeSpec, name: str) -> list[str]:
 
 
 def corefile(node: NodeSpec, *, forward: bool) -> str:
-    """Names of the cluster, and, where the host has name servers, all others."""
+    """CoreDNS's configuration: names of the cluster and, with ``forward``, of the host's name servers."""
     outside = f"forward . {node.cluster.ranges.resolver} {{ max_concurrent 1000 }}" if forward else ""
     return f""".:53 {{
   bind {node.address}

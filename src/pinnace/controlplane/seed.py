@@ -1,8 +1,8 @@
-"""The first state of etcd: what the API server writes when it starts for the first time, made once and kept.
+"""The seed of etcd: the state that the API server writes at its first start, made once and kept.
 
-On an empty etcd the API server spends seconds creating the same hundred roles, flow schemas and namespaces, and nobody
-else can do anything before they are there. A seed is etcd's data directory after that, less everything that belongs to
-one cluster: addresses, leases, certificates. It holds no secret, and it is the same for every cluster of a version.
+On an empty etcd the API server spends seconds creating the same hundred roles, flow schemas and namespaces, and nothing
+else works before that. A seed is etcd's data directory after that, without everything that belongs to one cluster:
+addresses, leases, certificates. It has no secrets, and it is the same for every cluster of a version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pinnace import ownership
 from pinnace.controlplane import pki, processes
 from pinnace.controlplane.bootstrap import plant
-from pinnace.controlplane.objects import of_every_cluster
+from pinnace.controlplane.objects import common_objects
 from pinnace.errors import ComponentError
 from pinnace.kube.client import Api
 from pinnace.network.addresses import Ranges
@@ -31,8 +31,8 @@ from pinnace.spec import ClusterSpec, NodeSpec, Share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-LIMIT = 60.0  # seconds; it takes about five
-OF_ONE_CLUSTER = (
+SEED_TIMEOUT = 60.0  # seconds for the first start of the API server; it takes about five
+CLUSTER_SPECIFIC_PREFIXES = (
     "/registry/configmaps/kube-system/extension-apiserver-authentication",
     "/registry/endpointslices/default/",
     "/registry/events/",
@@ -46,11 +46,11 @@ OF_ONE_CLUSTER = (
 
 
 def make_seed(binaries: Mapping[str, str], target: Path) -> None:
-    """Run etcd and the API server once, alone, and keep what they wrote. ``target`` appears whole or not at all."""
+    """Run etcd and the API server once, and keep the data directory. ``target`` is created atomically."""
     ownership.make_directories(target.parent, 0o755)
     with tempfile.TemporaryDirectory(prefix=".seed-", dir=target.parent) as scratch:
         made = _first_start(Path(scratch), dict(binaries))
-        with contextlib.suppress(FileExistsError, OSError):  # another one was faster: theirs is as good
+        with contextlib.suppress(FileExistsError, OSError):  # another process was faster: its seed is the same
             made.rename(target)
 
 
@@ -72,16 +72,16 @@ def _first_start(scratch: Path, binaries: dict[str, str]) -> Path:
         with _running(argv, scratch / "apiserver.log") as apiserver:
             api = Api(_with_port(secrets / "admin.kubeconfig", port), timeout=2.0)
             _wait(lambda: api.healthy("/readyz"), apiserver, scratch / "apiserver.log")
-            for path, body in of_every_cluster():
+            for path, body in common_objects():
                 api.create(path, body)
-        for prefix in OF_ONE_CLUSTER:
+        for prefix in CLUSTER_SPECIFIC_PREFIXES:
             _delete(f"{short}/etcd.sock", prefix)
         etcd.terminate()
-        etcd.wait(LIMIT)
+        etcd.wait(SEED_TIMEOUT)
     made = scratch / "seed"
     made.mkdir(mode=0o755)
     plant(data, made)
-    for entry in (made, *made.rglob("*")):  # a site's seed is for all its users, and has no secret in it
+    for entry in (made, *made.rglob("*")):  # a site's seed is readable by all users, and has no secrets
         entry.chmod(0o755 if entry.is_dir() else 0o644)
     return made
 
@@ -102,7 +102,7 @@ def _running(argv: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait(check: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + SEED_TIMEOUT
     while not check():
         if process.poll() is not None or time.monotonic() > deadline:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])

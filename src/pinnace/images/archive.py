@@ -1,6 +1,6 @@
-"""Reading images from files: OCI layouts (tar or directory), and what ``docker save`` writes.
+"""Reads images from files: OCI layouts (tar or directory), and docker-archives, as ``docker save`` writes them.
 
-Nothing that an archive says is believed: manifests are checked here, blobs when they are copied.
+Archives are untrusted: manifests are verified here, blobs when they are copied.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
-PIECE = 1 << 20
-LARGEST_MANIFEST = 4 << 20  # what registries accept
-DEEPEST = 8  # indices in one another; two are unusual
-MOST_MANIFESTS = 1000  # of an archive: platforms, and what is said about them
-MOST_FILES = 100_000  # in an archive
+NAME_ANNOTATIONS = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+CHUNK_SIZE = 1 << 20
+MAX_MANIFEST_SIZE = 4 << 20  # what registries accept
+MAX_INDEX_DEPTH = 8  # of nested indices; two are unusual
+MAX_MANIFESTS = 1000  # of an archive: platforms and attestations
+MAX_FILES = 100_000  # in an archive
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blob:
-    """Content that an image consists of, and how to get at it."""
+    """A blob of an image, and how to open it."""
 
     digest: str
     size: int
@@ -48,7 +48,7 @@ class Blob:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image with everything that belongs to it. ``digest`` is that of the manifest or index that its name means."""
+    """An image with all its parts. ``digest`` is that of the manifest or index that its name refers to."""
 
     name: Reference
     digest: str
@@ -56,13 +56,13 @@ class Image:
     blobs: dict[str, Blob]
 
 
-# What reading an archive can end with, if somebody has made it so.
-DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError, KeyError, TypeError,
-           AttributeError, IndexError, RecursionError)  # fmt: skip
+# What reading a damaged or malicious archive can raise.
+DAMAGE_ERRORS = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError, KeyError,
+                 TypeError, AttributeError, IndexError, RecursionError)  # fmt: skip
 
 
 class Source(Protocol):
-    """Files by name."""
+    """The files of an archive, by name."""
 
     def open(self, name: str) -> IO[bytes]: ...
     def size(self, name: str) -> int: ...
@@ -79,7 +79,7 @@ class DirectorySource:
         return self._file(name).stat().st_size
 
     def _file(self, name: str) -> Path:
-        """A plain file that is in the directory, by whatever way."""
+        """A regular file in the directory; links must not lead out of it."""
         path = (self._path / name).resolve()
         if not path.is_relative_to(self._path.resolve()):
             raise ValueError(f"{name!r} leads out of it")
@@ -95,9 +95,9 @@ class TarSource:
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
-        self._members = {member.name.removeprefix("./"): member for member in itertools.islice(tar, MOST_FILES)}
-        if len(self._members) == MOST_FILES:
-            raise ValueError(f"it has more than {MOST_FILES} files")
+        self._members = {member.name.removeprefix("./"): member for member in itertools.islice(tar, MAX_FILES)}
+        if len(self._members) == MAX_FILES:
+            raise ValueError(f"it has more than {MAX_FILES} files")
 
     def open(self, name: str) -> IO[bytes]:
         file = self._tar.extractfile(self._member(name))
@@ -118,10 +118,10 @@ class TarSource:
 
 @contextlib.contextmanager
 def images_in(path: Path, name: str | None = None, called: str = "") -> Iterator[list[Image]]:
-    """The images of a file or directory, readable while the context lasts. ``name`` replaces an archive's own name."""
+    """The images of a file or directory, readable while the context lasts. ``name`` replaces the archive's own name."""
     called = called or str(path)
     with contextlib.ExitStack() as stack:
-        with explained(called):
+        with as_image_errors(called):
             if path.is_dir():
                 source: Source = DirectorySource(path)
             else:
@@ -133,8 +133,8 @@ def images_in(path: Path, name: str | None = None, called: str = "") -> Iterator
 
 
 @contextlib.contextmanager
-def explained(called: str) -> Iterator[None]:
-    """Whatever is wrong with a file, said in one message."""
+def as_image_errors(called: str) -> Iterator[None]:
+    """Turn all errors of reading an archive into ImageError. ``called`` is its name in messages."""
     hint = "An image is an OCI layout (a tar or a directory) or what `docker save` writes."
     try:
         yield
@@ -146,7 +146,7 @@ def explained(called: str) -> Iterator[None]:
         raise ImageError(f"no permission for {error.filename or called}") from None
     except tarfile.ReadError as error:
         raise ImageError(f"{called} is no image, or is damaged: {error}", hint=hint) from None
-    except DAMAGED as error:
+    except DAMAGE_ERRORS as error:
         raise ImageError(f"{called} is damaged: {error}", hint="Make or copy it again.") from None
 
 
@@ -155,7 +155,7 @@ def _read(source: Source, called: str, name: str | None) -> list[Image]:
     if not images and _has(source, "manifest.json"):
         return _docker_images(source, called, name)
     if not images:
-        source.size("index.json")  # not there: then this is no image at all
+        source.size("index.json")  # FileNotFoundError if this is not an image at all
         raise ImageError(f"the image in {called} has no name", hint="Give it one: --as NAME.")
     return images
 
@@ -167,11 +167,11 @@ def _has(source: Source, name: str) -> bool:
 
 
 def _oci_images(source: Source, name: str | None) -> list[Image]:
-    walk = _Walk(source)
+    walk = _ManifestWalk(source)
     images = []
-    for entry in json.loads(_small(source, "index.json"))["manifests"]:
-        names = [entry.get("annotations", {}).get(key, "") for key in NAMES]
-        given = name or next((text for text in names if "/" in text or ":" in text), None)  # a mere tag is no name
+    for entry in json.loads(_read_manifest(source, "index.json"))["manifests"]:
+        names = [entry.get("annotations", {}).get(key, "") for key in NAME_ANNOTATIONS]
+        given = name or next((text for text in names if "/" in text or ":" in text), None)  # a tag alone is not a name
         if given is None:
             continue
         image = Image(name=parse(given), digest=entry["digest"], manifests={}, blobs={})
@@ -180,16 +180,16 @@ def _oci_images(source: Source, name: str | None) -> list[Image]:
     return images
 
 
-class _Walk:
-    """A walk over the manifests of an archive: each is read once for an image, and there is an end to it."""
+class _ManifestWalk:
+    """Traverses the manifests of an archive: each is read once per image, and their number is bounded."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._left = MOST_MANIFESTS
+        self._left = MAX_MANIFESTS
 
     def collect(self, image: Image, descriptor: dict[str, Any]) -> None:
-        """Add a manifest or index and all below it. Of an index, platforms may be left out, but not all."""
-        self._visit(image, descriptor, DEEPEST, {})
+        """Add a manifest or index and all below it. An index may lack some platforms, but not all."""
+        self._visit(image, descriptor, MAX_INDEX_DEPTH, {})
 
     def _visit(self, image: Image, descriptor: dict[str, Any], depth: int, missing: dict[str, str]) -> None:
         digest = descriptor["digest"]
@@ -209,7 +209,7 @@ class _Walk:
 
     def _read(self, image: Image, descriptor: dict[str, Any], depth: int, missing: dict[str, str]) -> bytes:
         digest = descriptor["digest"]
-        content = _small(self._source, _place(digest))
+        content = _read_manifest(self._source, _blob_path(digest))
         if digest_of(content) != digest:
             raise ImageError(
                 f"the manifest {digest} of {image.name} is damaged", hint="Make or copy the archive again."
@@ -225,28 +225,28 @@ class _Walk:
             if not found:
                 raise FileNotFoundError(f"platform of {image.name}")
         elif kind in MANIFESTS:
-            image.blobs.update({part["digest"]: _blob(self._source, image, part) for part in _parts(document)})
+            image.blobs.update({part["digest"]: _blob(self._source, image, part) for part in _descriptors(document)})
         else:
             raise ImageError(f"{image.name} is a {kind}, which is no image")
         return content
 
 
-def _parts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def _descriptors(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [manifest["config"], *manifest["layers"]]
 
 
 def _blob(source: Source, image: Image, descriptor: dict[str, Any]) -> Blob:
     digest, size = descriptor["digest"], descriptor["size"]
-    if source.size(_place(digest)) != size:
+    if source.size(_blob_path(digest)) != size:
         raise ImageError(f"{digest} of {image.name} is damaged", hint="Make or copy the archive again.")
-    return Blob(digest=digest, size=size, open=partial(source.open, _place(digest)))
+    return Blob(digest=digest, size=size, open=partial(source.open, _blob_path(digest)))
 
 
 def _docker_images(source: Source, called: str, name: str | None) -> list[Image]:
-    """docker-archive: layers are plain tars, whose digests are in the configuration. We write the manifest."""
+    """The images of a docker-archive: layers are tars, whose digests the configuration has; we write the manifest."""
     images = []
-    for entry in json.loads(_small(source, "manifest.json")):
-        config = _small(source, entry["Config"])
+    for entry in json.loads(_read_manifest(source, "manifest.json")):
+        config = _read_manifest(source, entry["Config"])
         diff_ids = json.loads(config)["rootfs"]["diff_ids"]
         if len(diff_ids) != len(entry["Layers"]):
             raise ImageError(f"{called} is damaged: the numbers of its layers differ")
@@ -273,7 +273,7 @@ def _docker_images(source: Source, called: str, name: str | None) -> list[Image]
 
 
 def _docker_layer(source: Source, place: str, diff_id: str) -> tuple[str, Blob]:
-    """A layer's media type and content. What is compressed has another digest than the configuration says."""
+    """A layer's media type and blob. The digest of a compressed layer is not the one in the configuration."""
     with source.open(place) as file:
         compressed = file.read(2) == b"\x1f\x8b"
     size = source.size(place)
@@ -288,17 +288,17 @@ def _docker_layer(source: Source, place: str, diff_id: str) -> tuple[str, Blob]:
 
 def _digest_of_file(file: IO[bytes] | gzip.GzipFile) -> str:
     state = hashlib.sha256()
-    while piece := file.read(PIECE):
-        state.update(piece)
+    while chunk := file.read(CHUNK_SIZE):
+        state.update(chunk)
     return f"sha256:{state.hexdigest()}"
 
 
-def _small(source: Source, name: str) -> bytes:
-    if source.size(name) > LARGEST_MANIFEST:
+def _read_manifest(source: Source, name: str) -> bytes:
+    if source.size(name) > MAX_MANIFEST_SIZE:
         raise ValueError(f"{name} is too large")
     with source.open(name) as file:
-        return file.read(LARGEST_MANIFEST)
+        return file.read(MAX_MANIFEST_SIZE)
 
 
-def _place(digest: str) -> str:
+def _blob_path(digest: str) -> str:
     return f"blobs/{checked_digest(digest).replace(':', '/')}"

@@ -1,8 +1,8 @@
-"""Erasing what containerd's database still has of deleted entries.
+"""Erases deleted entries from containerd's database file.
 
-A deleted entry stays in the file, in a page that is free, until the page is used again. Containers' entries have their
+A deleted entry stays in the file, in a free page, until the page is reused. The entries of containers have their
 environment, and so the pods' secrets. The format is bbolt's (version 2 of the file): pages of one size; the first two
-describe the tree, of which the one with the higher transaction counts; every other page is a branch, a leaf, or free.
+are meta pages, of which the one with the higher transaction is valid; every other page is a branch, a leaf, or free.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_FREE_LIST = (1 << 64) - 1
 
 
 class BoltError(ValueError):
-    """The file is not as we know it."""
+    """The file does not have the expected format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Meta:
 
 
 def erase_free_pages(path: Path) -> int:
-    """Overwrite all pages that the tree does not need. Nobody has the file open. Gives their number."""
+    """Overwrite all pages that are not in the tree, and return their number. No process may have the file open."""
     with path.open("r+b") as file:
         data = file.read()
         meta = read_meta(data)
@@ -53,7 +53,7 @@ def erase_free_pages(path: Path) -> int:
 
 
 def read_meta(data: bytes) -> Meta:
-    """What the last complete transaction says."""
+    """The meta page of the last complete transaction."""
     found = []
     size = META.unpack_from(data, HEADER.size)[2] if len(data) > HEADER.size + META.size else 0
     for at in (HEADER.size, size + HEADER.size):
@@ -68,7 +68,7 @@ def read_meta(data: bytes) -> Meta:
 
 
 def reachable(data: bytes, meta: Meta) -> set[int]:
-    """The pages of the tree."""
+    """The pages that can be reached from the root, and those of the free list."""
     used: set[int] = set()
     left = [meta.root] + ([meta.free_list] if meta.free_list != NO_FREE_LIST else [])
     while left:
@@ -89,7 +89,7 @@ def reachable(data: bytes, meta: Meta) -> set[int]:
 
 
 def _buckets(data: bytes, first: int, count: int) -> list[int]:
-    """The pages at which the trees in a leaf begin; small ones are in the leaf itself, and say 0."""
+    """The root pages of the buckets in a leaf. Inline buckets, which have the root 0, are left out."""
     roots = []
     for index in range(count):
         here = first + index * LEAF_ELEMENT.size

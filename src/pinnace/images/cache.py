@@ -1,16 +1,15 @@
-"""Unpacked images that outlive their cluster: a pool of containerd's directories on a host's own disk.
+"""The cache of unpacked images, which outlives clusters: a pool of containerd root directories on a host's disk.
 
     <scratch>/pinnace-cache-<uid>/<random>/.lock         held while a node uses it
-                                          /closed.json   only while none does: how the last one left it
+                                          /closed.json   present while no node uses it: the state that the last one left
                                           /containerd/   content and snapshots, with containerd's databases
 
-The databases belong to one process, so nodes that run on a host at once have a directory each. A node takes one that is
-free, or makes one. What says that it is whole goes when it is taken, and is written again when every process of the
-node has ended in order (see ``images.cache_closing``). So a node that is killed, at any moment, leaves a directory that
-nobody takes; its keeper removes it, or the next node of the same user on that host.
+The databases belong to one process, so nodes that run on a host at the same time have a directory each. A node takes a
+free directory, or makes one. It removes closed.json when it takes the directory; the file is written again when every
+process of the node has ended in order (see ``images.cache_closing``). So a node that is killed, at any moment, leaves a
+directory that no node takes; its monitor removes it, or the user's next node on that host.
 
-Nothing of it decides what a name means: names of images are forgotten at the end of each cluster, and what is kept is
-content under its digest.
+The cache does not resolve names: names of images are deleted at the end of each cluster, and content is kept by digest.
 """
 
 from __future__ import annotations
@@ -32,27 +31,31 @@ from pinnace import ownership
 from pinnace.errors import UsageError
 from pinnace.images import boltdb
 from pinnace.sandbox import scratch
-from pinnace.sandbox.mountinfo import mount_points
+from pinnace.sandbox.mountinfo import filesystem_of_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FORMAT = 1
-CLOSED = "closed.json"
-AGE = 7 * 24 * 3600.0  # seconds for which an image is kept that nobody uses
-SHARE = 0.1  # of the file system, for all of a user's directories on it
-FREE = 10 << 30  # bytes that others must find
+FORMAT_VERSION = 1
+CLOSED_FILE = "closed.json"
+MAX_AGE = 7 * 24 * 3600.0  # seconds that an unused image is kept
+MAX_SHARE = 0.1  # fraction of the file system for all of a user's directories on it
+MIN_FREE = 10 << 30  # bytes of the file system that are left for others
 VARIABLE = "PINNACE_IMAGE_CACHE"
 OFF = {"0", "off", "no"}
 IN_MEMORY = {"tmpfs", "ramfs"}
 SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs/snapshots"
 DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
-KEPT = ("io.containerd.content.v1.content", "io.containerd.metadata.v1.bolt", "io.containerd.snapshotter.v1.overlayfs")
+KEPT_DIRECTORIES = (
+    "io.containerd.content.v1.content",
+    "io.containerd.metadata.v1.bolt",
+    "io.containerd.snapshotter.v1.overlayfs",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Closed:
-    """``closed.json``. ``fits`` is for whom (see ``fitting``), ``parts`` what it looked like (see ``look``)."""
+    """``closed.json``. ``fits`` is the compatibility key (see ``fitting``), ``parts`` come from ``fingerprint``."""
 
     fits: list[str]
     time: float
@@ -61,8 +64,8 @@ class Closed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lease:
-    """A directory of the pool that is ours while we live. ``parts`` is empty if it is new."""
+class CacheLease:
+    """A directory of the pool that this process has locked. ``parts`` is empty if it is new."""
 
     path: Path
     fits: list[str]
@@ -74,7 +77,7 @@ class Lease:
 
 
 def place(environment: Mapping[str, str], uid: int) -> Path | None:
-    """Where a user's pool is on this host; None if there is to be none."""
+    """The path of the user's pool on this host; None if caching is off."""
     asked = environment.get(VARIABLE, "")
     if asked in OFF:
         return None
@@ -84,24 +87,24 @@ def place(environment: Mapping[str, str], uid: int) -> Path | None:
             hint="It must be 0, or the absolute path of a directory on the hosts' own disks.",
         )
     if not asked and not environment.get("PINNACE_SCRATCH") and environment.get("SLURM_TMPDIR"):
-        return None  # it goes with the job
+        return None  # it is removed with the job
     return (Path(asked) if asked else scratch.base(environment)) / f"pinnace-cache-{uid}"
 
 
 def fitting(containerd: str, ids: str) -> list[str]:
-    """Who can use a directory: this version of containerd, under these identities, until the host starts again.
+    """The compatibility key of a directory: format, boot of the host, containerd's version, and mapped IDs.
 
-    What was unpacked is not forced to the disk, so after a power failure files may be empty.
+    The boot is part of it because unpacked files are not synced: after a power failure they may be empty.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return [str(FORMAT), boot, containerd, ids]
+    return [str(FORMAT_VERSION), boot, containerd, ids]
 
 
 def prepare(pool: Path, mountinfo: str) -> bool:
-    """Make the pool. Whether it can be used: it is ours alone, nobody can exchange it, and it is on a disk."""
+    """Make the pool. Whether it can be used: only we can access it, nobody can replace it, and it is on a disk."""
     try:
         pool.mkdir(mode=0o700, exist_ok=True)
-        return is_ours(pool) and file_system(pool.stat().st_dev, mountinfo) not in IN_MEMORY
+        return is_ours(pool) and filesystem_of_device(pool.stat().st_dev, mountinfo) not in IN_MEMORY
     except OSError:
         return False
 
@@ -112,14 +115,8 @@ def is_ours(pool: Path) -> bool:
     return stat.S_ISDIR(about.st_mode) and alone and not ownership.problem(pool)
 
 
-def file_system(device: int, mountinfo: str) -> str:
-    """The type of a mounted file system, by its device; empty if it is not known."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    return next((point.filesystem for point in mount_points(mountinfo) if point.device == number), "")
-
-
-def take(pool: Path, fits: list[str]) -> Lease:
-    """The directory that was used last of those that are free and fit, or a new one. Locked until we have ended."""
+def take(pool: Path, fits: list[str]) -> CacheLease:
+    """Lock the most recently used directory that is free and compatible, or a new one, until this process ends."""
     for path in sorted(_all(pool), key=_closed_at, reverse=True):
         with contextlib.suppress(OSError):
             descriptor = _lock(path)
@@ -127,38 +124,38 @@ def take(pool: Path, fits: list[str]) -> Lease:
                 continue
             closed = read(path)
             if closed and closed.fits == fits:
-                (path / CLOSED).unlink()
-                return Lease(path=path, fits=fits, parts=closed.parts)
+                (path / CLOSED_FILE).unlink()
+                return CacheLease(path=path, fits=fits, parts=closed.parts)
             os.close(descriptor)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=pool))
     _lock(fresh)
-    path = fresh.rename(pool / fresh.name.removeprefix(".new-"))  # only now does ``sweep`` see it
+    path = fresh.rename(pool / fresh.name.removeprefix(".new-"))  # ``sweep`` matches only the final name
     (path / "containerd").mkdir()
-    return Lease(path=path, fits=fits)
+    return CacheLease(path=path, fits=fits)
 
 
-def close(lease: Lease) -> None:
-    """Give a directory back that was left in order; all processes that used it have ended."""
+def close(lease: CacheLease) -> None:
+    """Return a directory to the pool. All processes that used it have ended in order."""
     for path in lease.containerd.iterdir():
-        if path.name not in KEPT:
+        if path.name not in KEPT_DIRECTORIES:
             scratch.remove(path)
-    if not _erased(lease.containerd / DATABASE):
+    if not _erase_deleted(lease.containerd / DATABASE):
         return drop(lease.path)
     try:
-        parts = look(lease.containerd)
-    except OSError:  # of an image with paths that are longer than the kernel takes
+        parts = fingerprint(lease.containerd)
+    except OSError:  # an image has paths that are longer than PATH_MAX
         return drop(lease.path)
     if any(parts.get(name, seen) != seen for name, seen in lease.parts.items() if name.startswith(SNAPSHOTS)):
-        return drop(lease.path)  # somebody cleaned up in it meanwhile
+        return drop(lease.path)  # the site's cleaning of /tmp has removed files in the meantime
     closed = Closed(fits=lease.fits, time=time.time(), size=size_of(lease.containerd), parts=parts)
-    unfinished = lease.path / f".{CLOSED}"
+    unfinished = lease.path / f".{CLOSED_FILE}"
     unfinished.write_text(json.dumps(asdict(closed)))
-    unfinished.rename(lease.path / CLOSED)
+    unfinished.rename(lease.path / CLOSED_FILE)
     return trim(lease.path.parent, own=lease.path)
 
 
-def _erased(database: Path) -> bool:
-    """Erase what pods have left in containerd's database. Whether it could be done."""
+def _erase_deleted(database: Path) -> bool:
+    """Erase deleted entries of pods from containerd's database. Whether that succeeded."""
     try:
         boltdb.erase_free_pages(database)
     except (OSError, ValueError, struct.error):
@@ -167,30 +164,33 @@ def _erased(database: Path) -> bool:
 
 
 def drop(path: Path) -> None:
-    """Remove a directory of the pool. What says that it is whole goes first."""
-    (path / CLOSED).unlink(missing_ok=True)
+    """Remove a directory of the pool. closed.json goes first, so that no node takes what is left."""
+    (path / CLOSED_FILE).unlink(missing_ok=True)
     scratch.remove(path)
 
 
-def drop_unless_closed(lease: Lease) -> None:
-    if not (lease.path / CLOSED).exists():
+def drop_unless_closed(lease: CacheLease) -> None:
+    if not (lease.path / CLOSED_FILE).exists():
         drop(lease.path)
 
 
 def sweep(pool: Path, fits: list[str]) -> None:
-    """Remove what nobody will take: what dead nodes left, what is too old, what does not fit."""
+    """Remove directories that no node will take: of dead nodes, too old, or incompatible."""
     for path in _all(pool):
         closed = read(path)
-        if not closed or closed.fits != fits or closed.time < time.time() - AGE:
+        if not closed or closed.fits != fits or closed.time < time.time() - MAX_AGE:
             _drop_if_free(path, fits)
     trim(pool)
 
 
 def trim(pool: Path, own: Path | None = None) -> None:
-    """Remove what was not used for longest, until the rest is small enough. We hold the lock of ``own``."""
+    """Remove the least recently used directories until the pool is small enough. We hold the lock of ``own``."""
     for path in sorted(_all(pool), key=_closed_at):
         system = os.statvfs(pool)
-        if size(pool) <= SHARE * system.f_blocks * system.f_frsize and system.f_bavail * system.f_frsize >= FREE:
+        if (
+            size(pool) <= MAX_SHARE * system.f_blocks * system.f_frsize
+            and system.f_bavail * system.f_frsize >= MIN_FREE
+        ):
             return
         if path == own:
             drop(path)
@@ -199,7 +199,7 @@ def trim(pool: Path, own: Path | None = None) -> None:
 
 
 def prune(pool: Path) -> bool:
-    """Remove all that is free. Whether nothing is left."""
+    """Remove all free directories. Whether none is left."""
     for path in _all(pool):
         _drop_if_free(path)
     with contextlib.suppress(OSError):
@@ -208,7 +208,7 @@ def prune(pool: Path) -> bool:
 
 
 def size(pool: Path) -> int:
-    """The bytes of what is free."""
+    """The total size of the free directories, in bytes."""
     return sum(closed.size for closed in map(read, _all(pool)) if closed)
 
 
@@ -218,15 +218,15 @@ def _drop_if_free(path: Path, fits: list[str] | None = None) -> None:
         if descriptor is None:
             return
         try:
-            closed = read(path)  # it may have been closed since the caller looked
-            if not (fits and closed and closed.fits == fits and closed.time >= time.time() - AGE):
+            closed = read(path)  # it may have been closed since the caller read it
+            if not (fits and closed and closed.fits == fits and closed.time >= time.time() - MAX_AGE):
                 drop(path)
         finally:
             os.close(descriptor)
 
 
 def _lock(path: Path) -> int | None:
-    """Take a directory's lock; None if somebody holds it, or has just removed the directory."""
+    """Take a directory's lock; None if another process holds it, or has just removed the directory."""
     descriptor = os.open(path / scratch.LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -237,9 +237,9 @@ def _lock(path: Path) -> int | None:
 
 
 def read(path: Path) -> Closed | None:
-    """What the last node said about a directory, if it left it in order."""
+    """Read closed.json; None if the last node has not left the directory in order."""
     try:
-        return Closed(**json.loads((path / CLOSED).read_text()))
+        return Closed(**json.loads((path / CLOSED_FILE).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -253,11 +253,11 @@ def _all(pool: Path) -> list[Path]:
     return [path for path in pool.glob("[!.]*") if path.is_dir() and not path.is_symlink()]
 
 
-def look(containerd: Path) -> dict[str, str]:
-    """What a directory looks like: a digest for each snapshot, and one for the rest.
+def fingerprint(containerd: Path) -> dict[str, str]:
+    """Digests of a directory's state: one for each snapshot, and one for the rest.
 
-    Of each directory the names in it and when they last changed. That shows every file that a site's cleaning of /tmp
-    has taken, without looking at the files themselves.
+    They cover the names in each directory and its modification time. That shows every file that a site's cleaning of
+    /tmp has removed, without reading the files themselves.
     """
     snapshots = containerd / SNAPSHOTS
     parts = {f"{SNAPSHOTS}/{path.name}": _digest(path) for path in snapshots.iterdir()} if snapshots.is_dir() else {}
@@ -265,8 +265,8 @@ def look(containerd: Path) -> dict[str, str]:
 
 
 def verify(containerd: Path, parts: dict[str, str]) -> None:
-    """Before containerd starts: what does not look as it was left is emptied."""
-    if look(containerd) != parts:
+    """Empty a directory that has changed since it was closed. Called before containerd starts."""
+    if fingerprint(containerd) != parts:
         for path in containerd.iterdir():
             scratch.remove(path)
 
@@ -284,7 +284,7 @@ def size_of(top: Path) -> int:
 
 
 def _walk(top: Path, but: str = "") -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """Every directory with its entries, sorted; not what is below ``but``."""
+    """Every directory with its entries, sorted; without the directories below ``but``."""
     left = [str(top)]
     while left:
         path = left.pop()

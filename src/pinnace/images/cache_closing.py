@@ -1,7 +1,7 @@
-"""The last thing that a node does with containerd: leave in it nothing but content and snapshots of images.
+"""Cleans containerd at the end of a node, so that only content and snapshots of images are left.
 
-No container, sandbox, lease or name is left. A label keeps the images' content from containerd's own collection of
-garbage. If anything is not as it should be, this fails, and the directory is not used again.
+No container, sandbox, lease or image name is left. A label keeps the images' content from containerd's garbage
+collection. If any check fails, SealError is raised, and the directory is not used again.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pinnace.images.cache import AGE, SNAPSHOTS
+from pinnace.images.cache import MAX_AGE, SNAPSHOTS
 
 ROOT = Path("/var/lib/containerd")
 BLOBS = "io.containerd.content.v1.content/blobs/sha256"
-KEEP = "containerd.io/gc.root"  # its value is the time at which the image was last used
-OFTEN = 12 * 3600.0  # seconds after which that is written again
-LIMIT = 10.0  # seconds for each thing that we wait for
-PAUSE = 0.02
+GC_ROOT_LABEL = "containerd.io/gc.root"  # its value is the time at which the image was last used
+LABEL_INTERVAL = 12 * 3600.0  # seconds after which the label is updated
+STEP_TIMEOUT = 10.0  # seconds for each command of ctr, and for each wait
+LEASE_POLL_INTERVAL = 0.02  # seconds
 
 
 class SealError(Exception):
-    """It could not be left in order."""
+    """containerd could not be cleaned completely."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ctr:
-    """containerd's own client, in the kubelet's namespace."""
+    """containerd's command-line client, in the kubelet's containerd namespace."""
 
     binary: str
 
-    def __call__(self, *words: str) -> list[str]:
-        """The lines of a command's answer."""
-        argv = [self.binary, "--namespace", "k8s.io", *words]
-        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
+    def __call__(self, *args: str) -> list[str]:
+        """Run a command and return the lines of its output."""
+        argv = [self.binary, "--namespace", "k8s.io", *args]
+        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=STEP_TIMEOUT)
         if result.returncode:
-            raise SealError(f"{' '.join(words[:2])}: {result.stderr.strip()}")
+            raise SealError(f"{' '.join(args[:2])}: {result.stderr.strip()}")
         return result.stdout.splitlines()
 
-    def rows(self, *words: str) -> list[list[str]]:
-        """The words of every line but the heading."""
-        return [line.split() for line in self(*words)[1:]]
+    def rows(self, *args: str) -> list[list[str]]:
+        """Run a command and return the columns of every line but the heading."""
+        return [line.split() for line in self(*args)[1:]]
 
 
 def seal(binary: str, *, containerd: int, others: list[int]) -> None:
-    """Clean containerd and end it, when ``others``, who use it, have ended."""
+    """End ``others``, which use containerd, then clean it and end it too."""
     for pid in others:
         end(pid, signal.SIGKILL)
     ctr = Ctr(binary=binary)
-    forget_containers(ctr)
+    remove_containers(ctr)
     wait_for_pulls(ctr)
-    forget_names(ctr, time.time())
+    remove_names(ctr, time.time())
     check(ctr, ROOT)
     end(containerd, signal.SIGTERM)
 
 
-def forget_containers(ctr: Ctr) -> None:
+def remove_containers(ctr: Ctr) -> None:
     sandboxes = [row[0] for row in ctr.rows("sandboxes", "list")]
     if sandboxes:
         ctr("sandboxes", "remove", "--force", *sandboxes)
@@ -70,43 +70,43 @@ def forget_containers(ctr: Ctr) -> None:
 
 
 def wait_for_pulls(ctr: Ctr) -> None:
-    """A pull that was broken off holds a lease until containerd has noticed."""
-    deadline = time.monotonic() + LIMIT
+    """Wait until no lease is left: an aborted pull holds one until containerd has noticed."""
+    deadline = time.monotonic() + STEP_TIMEOUT
     while ctr("leases", "list", "--quiet"):
         if time.monotonic() > deadline:
             raise SealError("something is still using containerd")
-        time.sleep(PAUSE)
+        time.sleep(LEASE_POLL_INTERVAL)
 
 
-def forget_names(ctr: Ctr, now: float) -> None:
-    """Keep the content of the images that were used lately, and no name."""
+def remove_names(ctr: Ctr, now: float) -> None:
+    """Label the content of recently used images to be kept, and delete all image names."""
     images = ctr.rows("images", "list")
     used = {row[2] for row in images}
-    for digest, value in labels(used, kept(ctr("content", "list")), now).items():
-        ctr("content", "label", digest, f"{KEEP}={value}")
+    for digest, value in labels(used, last_uses(ctr("content", "list")), now).items():
+        ctr("content", "label", digest, f"{GC_ROOT_LABEL}={value}")
     if images:
         ctr("images", "delete", "--sync", *(row[0] for row in images))
 
 
-def kept(listing: list[str]) -> dict[str, float]:
-    """When the images that are kept were last used, by digest, from ``ctr content list``."""
+def last_uses(listing: list[str]) -> dict[str, float]:
+    """The times of last use of the labelled images, by digest, from ``ctr content list``."""
     found = {}
     for line in listing[1:]:
         for label in line.split("\t")[-1].split(","):
             name, _, value = label.partition("=")
-            if name == KEEP:
+            if name == GC_ROOT_LABEL:
                 found[line.split("\t")[0]] = float(value)
     return found
 
 
 def labels(used: set[str], before: dict[str, float], now: float) -> dict[str, str]:
-    """The labels to be written. An empty one is taken off."""
-    fresh = {digest: f"{now:.0f}" for digest in used if before.get(digest, 0.0) < now - OFTEN}
-    return fresh | {digest: "" for digest, at in before.items() if at < now - AGE and digest not in used}
+    """The labels to write, by digest. An empty value removes the label."""
+    fresh = {digest: f"{now:.0f}" for digest in used if before.get(digest, 0.0) < now - LABEL_INTERVAL}
+    return fresh | {digest: "" for digest, at in before.items() if at < now - MAX_AGE and digest not in used}
 
 
 def check(ctr: Ctr, root: Path) -> None:
-    """That nothing is left, and that what containerd believes to have is there."""
+    """Check that no other object is left, and that containerd's databases match its files."""
     for kind in ("sandboxes", "containers", "leases", "images"):
         if left := ctr.rows(kind, "list"):
             raise SealError(f"{len(left)} {kind} are left")
@@ -124,7 +124,7 @@ def names_in(directory: Path) -> set[str]:
 
 
 def end(pid: int, number: int) -> None:
-    """End a process that may not be a child of ours, and wait until it has ended."""
+    """End a process, which need not be our child, and wait until it has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -133,7 +133,7 @@ def end(pid: int, number: int) -> None:
         signal.pidfd_send_signal(descriptor, number)
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        if not poll.poll(LIMIT * 1000):
+        if not poll.poll(STEP_TIMEOUT * 1000):
             raise SealError(f"process {pid} does not end")
     except ProcessLookupError:
         return

@@ -1,4 +1,4 @@
-"""Who a user is to a registry: what `docker login` and `podman login` have written."""
+"""Credentials for registries, as `docker login` and `podman login` store them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pinnace.errors import RegistryError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DOCKER_HUB = "https://index.docker.io/v1/"  # how its login is filed, since its first version
-TOKEN_USER = "<token>"  # noqa: S105 - what a helper calls the user of an identity token
-HELPER_LIMIT = 30.0  # seconds
+DOCKER_HUB = "https://index.docker.io/v1/"  # the key of its login in the file, since its first version
+TOKEN_USER = "<token>"  # noqa: S105 - the user name that a credential helper gives for an identity token
+HELPER_TIMEOUT = 30.0  # seconds for a credential helper
 
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """A name and a password, or a token that stands for both; and the file that they are from."""
+    """A user name and password, or an identity token; ``source`` is the file or helper that they are from."""
 
     source: str
     user: str = ""
@@ -35,9 +35,9 @@ class Credentials:
 
 
 def files(environment: Mapping[str, str], home: Path) -> list[Path]:
-    """Where logins are kept, in the order in which podman looks; docker has only the last."""
-    if asked := environment.get("REGISTRY_AUTH_FILE"):
-        return [Path(asked)]
+    """The files with logins, in the order in which podman reads them; docker has only the last."""
+    if file := environment.get("REGISTRY_AUTH_FILE"):
+        return [Path(file)]
     runtime = environment.get("XDG_RUNTIME_DIR")
     docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
     return [
@@ -48,7 +48,7 @@ def files(environment: Mapping[str, str], home: Path) -> list[Path]:
 
 
 def find(registry: str, path: str, environment: Mapping[str, str], home: Path) -> Credentials | None:
-    """The user's login for a repository, if there is one. The longest entry that fits counts."""
+    """The user's login for a repository, if there is one. The most specific entry counts."""
     for file in files(environment, home):
         try:
             document = dict(json.loads(file.read_text()))
@@ -71,7 +71,7 @@ def in_document(document: dict[str, Any], registry: str, path: str, source: str)
 
 
 def keys(registry: str, path: str) -> list[str]:
-    """The names under which a login may be filed, the most particular one first."""
+    """The keys under which a login may be stored, the most specific first."""
     parts = [registry, *path.split("/")]
     names = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return [
@@ -95,10 +95,12 @@ def in_entry(entry: dict[str, str], source: str) -> Credentials | None:
 
 
 def ask_helper(helper: str, registry: str, source: str) -> Credentials | None:
-    """Programs that keep logins are asked on their standard input, so that nothing is on a command line."""
+    """Ask a credential helper, over its standard input, so that nothing is on a command line."""
     argv = [f"docker-credential-{helper}", "get"]
     try:
-        result = subprocess.run(argv, input=registry, capture_output=True, text=True, check=False, timeout=HELPER_LIMIT)
+        result = subprocess.run(
+            argv, input=registry, capture_output=True, text=True, check=False, timeout=HELPER_TIMEOUT
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RegistryError(f"{argv[0]}, which {source} names, cannot be asked: {error}") from None
     if result.returncode:

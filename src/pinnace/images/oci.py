@@ -1,4 +1,4 @@
-"""OCI images: what their documents are and name, and images as single files, as ``ctr images import`` takes them."""
+"""OCI manifests and indices, and images as single files, as ``ctr images import`` takes them."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ def one_binary_image(binary: Path, reference: str, arch: str, level: int = 1) ->
 
 
 def checked_digest(digest: Any) -> str:
-    """A digest as somebody wrote it, which becomes the name of a file."""
+    """Validate a digest from an untrusted document: it becomes a file name."""
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise ValueError(f"{digest!r} is no SHA-256 digest")
     return digest
 
 
-def media_type_of(document: dict[str, Any], described: str | None = None) -> str:
-    """What a document is: what it says itself, or who names it, or what is in it.
+def media_type_of(document: dict[str, Any], descriptor_type: str | None = None) -> str:
+    """The media type of a document: its own, or that of its descriptor, or by its fields.
 
-    What could be taken for an index by one reader and for a manifest by another is refused (see CVE-2021-41190).
+    A document that one reader could take for an index and another for a manifest is refused (see CVE-2021-41190).
     """
     is_index, is_manifest = "manifests" in document, "config" in document or "layers" in document
-    said = document.get("mediaType") or described or (INDEX if is_index else MANIFEST)
-    if (is_index and (is_manifest or said in MANIFESTS)) or (is_manifest and said in INDICES):
+    media_type = document.get("mediaType") or descriptor_type or (INDEX if is_index else MANIFEST)
+    if (is_index and (is_manifest or media_type in MANIFESTS)) or (is_manifest and media_type in INDICES):
         raise ValueError("it is an index and a manifest at once")
-    return str(said)
+    return str(media_type)
 
 
-def named_in(document: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """The digests that a document names: of manifests, if it is an index, and of other content."""
+def referenced_digests(document: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """The digests that a document refers to: of manifests, if it is an index, and of other content."""
     if media_type_of(document) in INDICES:
         return {checked_digest(child["digest"]) for child in document["manifests"]}, set()
     return set(), {checked_digest(part["digest"]) for part in (document["config"], *document["layers"])}

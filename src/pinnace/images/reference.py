@@ -1,4 +1,4 @@
-"""Names of images, as everybody writes them and as they are meant.
+"""References to images: short names, as users write them, and full ones.
 
 busybox                 docker.io/library/busybox:latest
 ghcr.io/a/b:1           ghcr.io/a/b:1
@@ -19,7 +19,7 @@ TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A name with all its parts."""
+    """A full reference."""
 
     registry: str
     path: str
@@ -30,7 +30,7 @@ class Reference:
 
     @property
     def repository(self) -> str:
-        """Where our registry keeps it. A colon may not stand there, and no registry's name has underscores."""
+        """The repository in our registry. A colon is not allowed in it, and no registry's name has underscores."""
         return f"{self.registry.replace(':', '__')}/{self.path}"
 
     @staticmethod
@@ -40,7 +40,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """What a name means; as Docker and Kubernetes understand it."""
+    """Parse a reference as Docker and Kubernetes do."""
     first, slash, rest = text.partition("/")
     if not slash or not ("." in first or ":" in first or first == "localhost"):
         first, rest = "docker.io", text

@@ -1,4 +1,4 @@
-"""The registry of a node: upstream's ``distribution``, which serves the user's store, and who asks it.
+"""The registry of a node: upstream's ``distribution``, which serves the user's image store to containerd.
 
 It listens on the loopback of the node's own network namespace. It only reads, so any number of them serve one store.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 ADDRESS = "127.0.0.1:10230"
-# Otherwise it looks for an OpenTelemetry collector on every request.
+# Otherwise it connects to an OpenTelemetry collector on every request.
 ENVIRONMENT = {"OTEL_TRACES_EXPORTER": "none"}
 
 
@@ -30,9 +30,9 @@ def argv(binary: str, config_file: str) -> list[str]:
 
 
 def hosts_toml(registry: str) -> str:
-    """Tell containerd to ask the node's registry first; the real one is asked for what is not there.
+    """containerd's configuration of a registry: the node's registry is a mirror, the real one is asked after it.
 
-    The registry's name becomes the first part of the path, so that images of the same path do not meet.
+    The registry's name becomes the first part of the path, so that equal paths of two registries do not collide.
     """
     return f"""[host."http://{ADDRESS}/v2/{registry.replace(":", "__")}"]
 capabilities = ["pull", "resolve"]

@@ -1,4 +1,4 @@
-"""A registry somewhere, as the OCI distribution specification describes it: what a push needs of it."""
+"""A client of remote registries (OCI distribution specification), as far as a push needs it."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 
     from pinnace.images.credentials import Credentials
 
-STALL = 60.0  # seconds without a byte
-DIGESTING = 600.0  # seconds that a registry may think about what it was sent
-ATTEMPTS = 3
-PAUSE = 1.0  # seconds before the second attempt, doubled for the next
-PIECE = 1 << 20
-SMALL = 1 << 20  # bytes that an answer may have
+STALL_TIMEOUT = 60.0  # seconds without a byte
+UPLOAD_TIMEOUT = 600.0  # seconds that a registry may take to process a blob after it was sent
+MAX_ATTEMPTS = 3
+RETRY_PAUSE = 1.0  # seconds before the second attempt; twice that before the third
+CHUNK_SIZE = 1 << 20
+MAX_RESPONSE_SIZE = 1 << 20  # bytes that are read of a response
 PARAMETER = re.compile(r'(\w+)="([^"]*)"')
-AGAIN = {429, 500, 502, 503, 504}
+RETRIED_STATUSES = {429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class RegistryResponse:
     status: int
     headers: Message = field(repr=False)
     body: bytes
 
     @property
-    def words(self) -> str:
-        """What the registry says about it."""
+    def message(self) -> str:
+        """The status and the registry's own error messages."""
         try:
-            said = "; ".join(error.get("message") or error["code"] for error in json.loads(self.body)["errors"])
+            details = "; ".join(error.get("message") or error["code"] for error in json.loads(self.body)["errors"])
         except (ValueError, KeyError, TypeError, AttributeError):
-            said = ""
+            details = ""
         standard = http.client.responses.get(self.status, "")
-        return f"{self.status} {standard}" + (f" ({said})" if said else "")
+        return f"{self.status} {standard}" + (f" ({details})" if details else "")
 
 
-class BrokenOffError(Exception):
-    """The connection could not be made, or did not last."""
+class ConnectionBrokenError(Exception):
+    """The connection could not be made, or broke."""
 
 
 class Remote:
@@ -73,7 +73,7 @@ class Remote:
         self._authorization = ""
 
     def log_in(self) -> None:
-        """Ask who we have to be, and become it."""
+        """Check that this is a registry, and authenticate."""
         answer = self._request("GET", f"{self._root}/v2/")
         if answer.status == http.HTTPStatus.NOT_FOUND:
             raise RegistryError(f"{self.registry} is no registry: it has no /v2/")
@@ -84,34 +84,34 @@ class Remote:
         return self._request("HEAD", f"{self._at}/blobs/{digest}").status == http.HTTPStatus.OK
 
     def put_blob(self, digest: str, path: Path) -> None:
-        """Send content. What breaks off is tried again, from its beginning."""
+        """Upload a blob. A broken upload is tried again from its beginning."""
         size = path.stat().st_size
         last = ""
-        for attempt in range(ATTEMPTS):
-            time.sleep(PAUSE * attempt)
+        for attempt in range(MAX_ATTEMPTS):
+            time.sleep(RETRY_PAUSE * attempt)
             try:
                 begun = self._request("POST", f"{self._at}/blobs/uploads/", b"")
                 if begun.status != http.HTTPStatus.ACCEPTED:
                     raise self._refused(begun)
                 where = self._upload(begun, digest)
-                done = self._once("PUT", where, lambda: pieces(path), {
+                done = self._once("PUT", where, lambda: chunks(path), {
                     "Content-Length": str(size), "Content-Type": "application/octet-stream",
-                }, DIGESTING)  # fmt: skip
-            except BrokenOffError as error:
+                }, UPLOAD_TIMEOUT)  # fmt: skip
+            except ConnectionBrokenError as error:
                 last = str(error)
                 continue
             if done.status == http.HTTPStatus.CREATED:
                 return
-            if done.status not in AGAIN:
+            if done.status not in RETRIED_STATUSES:
                 raise self._refused(done)
-            last = done.words
+            last = done.message
         raise RegistryError(
-            f"sending {digest} to {self.registry} broke off {ATTEMPTS} times: {last}",
+            f"sending {digest} to {self.registry} broke off {MAX_ATTEMPTS} times: {last}",
             hint="Run it again: what is there already is not sent again.",
         )
 
     def put_manifest(self, reference: str, media_type: str, content: bytes) -> None:
-        """Let a digest or a tag mean this."""
+        """Upload a manifest or index under a digest or a tag."""
         answer = self._request("PUT", f"{self._at}/manifests/{reference}", content, {"Content-Type": media_type})
         if answer.status != http.HTTPStatus.CREATED:
             raise self._refused(answer)
@@ -120,8 +120,8 @@ class Remote:
     def _at(self) -> str:
         return f"{self._root}/v2/{self.path}"
 
-    def _upload(self, answer: Answer, digest: str) -> str:
-        """Where the registry wants the content: an address of its own, to which we add what it is."""
+    def _upload(self, answer: RegistryResponse, digest: str) -> str:
+        """The URL of an upload: the registry's Location, with the digest added."""
         where = urllib.parse.urljoin(f"{self._root}/", answer.headers.get("Location", ""))
         parts = urllib.parse.urlsplit(where)
         self._check(where)
@@ -130,8 +130,8 @@ class Remote:
 
     def _request(
         self, method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> Answer:
-        """Ask, log in again if that has run out, and ask again if the registry is busy or out of reach."""
+    ) -> RegistryResponse:
+        """Send a request. Authenticate again if the token has expired; retry if the registry is busy or unreachable."""
         answer = self._try(method, url, body, headers)
         if answer.status == http.HTTPStatus.UNAUTHORIZED:
             self._authorize(answer)
@@ -140,18 +140,20 @@ class Remote:
             raise self._refused(answer)
         return answer
 
-    def _try(self, method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+    def _try(
+        self, method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> RegistryResponse:
         last = ""
-        for attempt in range(ATTEMPTS):
-            time.sleep(PAUSE * attempt)
+        for attempt in range(MAX_ATTEMPTS):
+            time.sleep(RETRY_PAUSE * attempt)
             try:
                 answer = self._once(method, url, (lambda: body) if body is not None else None, headers or {})
-            except BrokenOffError as error:
+            except ConnectionBrokenError as error:
                 last = str(error)
                 continue
-            if answer.status not in AGAIN:
+            if answer.status not in RETRIED_STATUSES:
                 return answer
-            last = answer.words
+            last = answer.message
         raise RegistryError(
             f"cannot reach {self.registry}: {last}", hint="Is its name right, and can this host reach it?"
         )
@@ -162,21 +164,23 @@ class Remote:
         url: str,
         body: Callable[[], bytes | Iterator[bytes] | None] | None,
         headers: dict[str, str],
-        limit: float = STALL,
-    ) -> Answer:
+        limit: float = STALL_TIMEOUT,
+    ) -> RegistryResponse:
         self._check(url)
         request = urllib.request.Request(url, headers={"User-Agent": "pinnace"}, method=method)
         request.data = body() if body else None
-        if self._authorization and url.startswith(f"{self._root}/"):  # nobody else is to see it
+        if self._authorization and url.startswith(f"{self._root}/"):  # other hosts must not see it
             headers = {"Authorization": self._authorization, **headers}
         for name, value in headers.items():
             request.add_unredirected_header(name, value)
         try:
             with https.opener(self._check).open(request, timeout=limit) as response:
-                return Answer(status=response.status, headers=response.headers, body=response.read(SMALL))
+                return RegistryResponse(
+                    status=response.status, headers=response.headers, body=response.read(MAX_RESPONSE_SIZE)
+                )
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(status=error.code, headers=error.headers, body=error.read(SMALL))
+                return RegistryResponse(status=error.code, headers=error.headers, body=error.read(MAX_RESPONSE_SIZE))
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -185,33 +189,33 @@ class Remote:
                     f"the certificate of {host} cannot be trusted: {reason.verify_message}",
                     hint="If your site's own authority has issued it, set SSL_CERT_FILE to a file with that authority.",
                 ) from None
-            raise BrokenOffError(str(reason) or type(reason).__name__) from error
+            raise ConnectionBrokenError(str(reason) or type(reason).__name__) from error
 
     def _check(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "https" and not (self._plain and parts.scheme == "http" and is_loopback(parts.netloc)):
             raise RegistryError(f"{self.registry} leads to {url}, which is not HTTPS")
 
-    def _authorize(self, answer: Answer) -> None:
-        """Answer a challenge: with the password itself, or with a token that it gets us (see RFC 6750)."""
+    def _authorize(self, answer: RegistryResponse) -> None:
+        """Respond to a challenge: with the password itself, or with a token (see RFC 6750)."""
         kind, _, rest = answer.headers.get("WWW-Authenticate", "").partition(" ")
-        wanted = dict(PARAMETER.findall(rest))
+        challenge = dict(PARAMETER.findall(rest))
         mine = self._credentials
         if kind.lower() == "basic" and mine and not mine.identity_token:
             self._authorization = mine.basic
-        elif kind.lower() == "bearer" and "realm" in wanted:
-            self._authorization = f"Bearer {self._token(wanted)}"
+        elif kind.lower() == "bearer" and "realm" in challenge:
+            self._authorization = f"Bearer {self._token(challenge)}"
         else:
             raise self._refused(answer)
 
-    def _token(self, wanted: dict[str, str]) -> str:
+    def _token(self, challenge: dict[str, str]) -> str:
         mine, self._authorization = self._credentials, ""
-        about = {"service": wanted.get("service", ""), "scope": f"repository:{self.path}:pull,push"}
+        about = {"service": challenge.get("service", ""), "scope": f"repository:{self.path}:pull,push"}
         headers = {}
         body = None
-        url = f"{wanted['realm']}?{urllib.parse.urlencode(about)}"
+        url = f"{challenge['realm']}?{urllib.parse.urlencode(about)}"
         if mine and mine.identity_token:
-            url = wanted["realm"]
+            url = challenge["realm"]
             more = {"grant_type": "refresh_token", "refresh_token": mine.identity_token, "client_id": "pinnace"}
             body = urllib.parse.urlencode(about | more).encode()
         elif mine:
@@ -223,26 +227,26 @@ class Remote:
             document = json.loads(answer.body)
             return str(document.get("token") or document["access_token"])
         except (ValueError, KeyError):
-            raise RegistryError(f"{wanted['realm']} gives no token") from None
+            raise RegistryError(f"{challenge['realm']} gives no token") from None
 
-    def _refused(self, answer: Answer) -> RegistryError:
+    def _refused(self, answer: RegistryResponse) -> RegistryError:
         name = f"{self.registry}/{self.path}"
         if answer.status not in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
-            return RegistryError(f"{self.registry} does not take {name}: {answer.words}")
+            return RegistryError(f"{self.registry} does not take {name}: {answer.message}")
         hint = (
             f"Log in with `docker login {self.registry}` or `podman login {self.registry}`, or set REGISTRY_AUTH_FILE."
         )
         if not self._credentials:
-            return RegistryError(f"{self.registry} wants to know who you are: {answer.words}", hint=hint)
+            return RegistryError(f"{self.registry} wants to know who you are: {answer.message}", hint=hint)
         mine = self._credentials
         who = f"{mine.user!r} from {mine.source}" if mine.user else f"the login from {mine.source}"
-        return RegistryError(f"{self.registry} does not let {who} write {name}: {answer.words}", hint=hint)
+        return RegistryError(f"{self.registry} does not let {who} write {name}: {answer.message}", hint=hint)
 
 
-def pieces(path: Path) -> Iterator[bytes]:
+def chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            yield piece
+        while chunk := file.read(CHUNK_SIZE):
+            yield chunk
 
 
 def is_loopback(netloc: str) -> bool:

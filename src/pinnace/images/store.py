@@ -1,15 +1,15 @@
-"""The user's images, in the file-system layout of upstream's registry, written without one.
+"""The store of the user's images, in the file-system layout of upstream's registry, written without a registry.
 
     registry/docker/registry/v2/blobs/sha256/ab/abc…/data                          content, by digest
                                /repositories/NAME/_layers/sha256/abc…/link         what belongs to a name
                                /repositories/NAME/_manifests/revisions/…/link
                                /repositories/NAME/_manifests/tags/TAG/current/link
-    hosts/REGISTRY/hosts.toml                                                      whom containerd asks first
-    .staging-…                                                                     of a load that is under way
+    hosts/REGISTRY/hosts.toml                                                      containerd's mirror configuration
+    .staging-…                                                                     of a load in progress
 
 A load verifies all content in its staging directory, then renames it into place, blobs first and the tag last. So a
-registry that reads at any moment, on any node, sees the old image or the new one, and two loads may run at once: they
-rename the same content to the same place.
+registry on any node sees the old image or the new one at any moment, and two loads may run at once: they rename the
+same content to the same path.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from typing import IO, TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.errors import ImageError
-from pinnace.images.archive import DAMAGED, LARGEST_MANIFEST, PIECE, Blob, Image, explained, images_in
-from pinnace.images.oci import checked_digest, named_in
+from pinnace.images.archive import CHUNK_SIZE, DAMAGE_ERRORS, MAX_MANIFEST_SIZE, Blob, Image, as_image_errors, images_in
+from pinnace.images.oci import checked_digest, referenced_digests
 from pinnace.images.reference import Reference
 from pinnace.images.registry import hosts_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+NO_LOCKS_ERRNOS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """An image that the store has. ``size`` is what its parts take, compressed as they are."""
+class StoredImage:
+    """An image in the store. ``size`` is the sum of its parts as they are stored, compressed."""
 
     name: Reference
     digest: str
     size: int
 
 
-class Store:
+class ImageStore:
     """A user's images, for all clusters of that user."""
 
     def __init__(self, root: Path) -> None:
@@ -59,18 +59,18 @@ class Store:
         self._repositories = self.registry / "docker/registry/v2/repositories"
 
     def prepare(self) -> None:
-        """Make the directories, so that registries have something to serve."""
+        """Make the directories, which registries expect."""
         for path in (self.root, self.hosts, self._blobs, self._repositories):
             ownership.make_directories(path)
 
-    def load(self, path: Path, name: str | None = None, *, called: str = "") -> list[Stored]:
-        """Take over the images of a file or directory; all of them or none. ``called`` is how messages name it."""
+    def load(self, path: Path, name: str | None = None, *, called: str = "") -> list[StoredImage]:
+        """Load the images of a file or directory, all of them or none. ``called`` is its name in messages."""
         self.prepare()
         called = called or str(path)
         with images_in(path, name, called) as images, self._lock(fcntl.LOCK_SH):
             staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self.root))
             try:
-                with explained(called):
+                with as_image_errors(called):
                     for image in images:
                         self._stage(image, staging)
                 for file in staging.iterdir():
@@ -81,20 +81,20 @@ class Store:
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-    def load_stream(self, stream: IO[bytes], name: str | None, *, called: str) -> list[Stored]:
-        """The same from a pipe, whose end has to be seen before its beginning can be read."""
+    def load_stream(self, stream: IO[bytes], name: str | None, *, called: str) -> list[StoredImage]:
+        """Load from a pipe. It is copied to a file first, because reading an archive needs seeking."""
         self.prepare()
         with self._lock(fcntl.LOCK_SH):
             staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=self.root))
             try:
                 with (staging / "archive").open("wb") as file:
-                    shutil.copyfileobj(stream, file, PIECE)
+                    shutil.copyfileobj(stream, file, CHUNK_SIZE)
                 return self.load(staging / "archive", name, called=called)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
     def _stage(self, image: Image, staging: Path) -> None:
-        """Copy what is not there yet, and verify it. What is there was verified when it came."""
+        """Copy and verify the blobs that the store does not have. Those that it has were verified before."""
         for digest, content in image.manifests.items():
             (staging / digest.removeprefix("sha256:")).write_bytes(content)
         for blob in image.blobs.values():
@@ -107,8 +107,8 @@ class Store:
             return self.blob(blob.digest).stat().st_size == blob.size
         return False
 
-    def _publish(self, image: Image) -> Stored:
-        """Let the name mean the image. The tag comes last."""
+    def _publish(self, image: Image) -> StoredImage:
+        """Make the image visible under its name. The tag is written last."""
         repository = self._repositories / image.name.repository
         for digest in image.blobs:
             _link(repository / "_layers" / digest.replace(":", "/"), digest)
@@ -122,17 +122,17 @@ class Store:
         _link(tag / "current", image.digest)
         return self._stored(image.name, image.digest)
 
-    def list(self) -> list[Stored]:
+    def list(self) -> list[StoredImage]:
         """All images, by name."""
         found = []
         for link in self._repositories.glob("**/_manifests/tags/*/current/link"):
             tag, repository = link.parents[1].name, link.parents[4].relative_to(self._repositories)
-            with contextlib.suppress(OSError, ValueError):  # removed just now, or no digest
+            with contextlib.suppress(OSError, ValueError):  # removed just now, or not a digest
                 found.append(self._stored(Reference.of_repository(str(repository), tag), link.read_text()))
         return sorted(found, key=lambda stored: str(stored.name))
 
-    def find(self, name: Reference) -> Stored:
-        """What a name means."""
+    def find(self, name: Reference) -> StoredImage:
+        """The image with this name."""
         link = self._repositories / name.repository / "_manifests/tags" / name.tag / "current/link"
         try:
             return self._stored(name, link.read_text())
@@ -140,7 +140,7 @@ class Store:
             raise no_image(name) from None
 
     def remove(self, name: Reference) -> None:
-        """Forget a name, and all content that no other name needs."""
+        """Remove a name, and all content that no other name needs."""
         tag = self._repositories / name.repository / "_manifests/tags" / name.tag
         self.prepare()
         with self._lock(fcntl.LOCK_EX) as alone:
@@ -151,7 +151,7 @@ class Store:
                 self._collect_garbage()
 
     def _collect_garbage(self) -> None:
-        """Nobody loads meanwhile. What a load that was killed has left goes as well."""
+        """Remove unreferenced content, and the staging directories of killed loads. The caller holds the lock alone."""
         for left in self.root.glob(".staging-*"):
             shutil.rmtree(left, ignore_errors=True)
         wanted = {digest for stored in self.list() for digest in self._reachable(stored.digest)}
@@ -162,12 +162,12 @@ class Store:
             if f"sha256:{data.parent.name}" not in wanted:
                 shutil.rmtree(data.parent)
 
-    def _stored(self, name: Reference, digest: str) -> Stored:
+    def _stored(self, name: Reference, digest: str) -> StoredImage:
         parts = self._reachable(digest)
-        return Stored(name=name, digest=digest, size=sum(self.blob(part).stat().st_size for part in parts))
+        return StoredImage(name=name, digest=digest, size=sum(self.blob(part).stat().st_size for part in parts))
 
     def _reachable(self, digest: str) -> set[str]:
-        """What a manifest or index needs, with itself. The parts that are not there are other platforms'."""
+        """The digests of a manifest or index and of all below it. Missing parts belong to other platforms."""
         found: set[str] = set()
         left = [digest]
         while left:
@@ -175,39 +175,39 @@ class Store:
             if digest in found or not self.blob(digest).exists():
                 continue
             found.add(digest)
-            manifests, parts = self._named_in(digest)
+            manifests, parts = self._referenced_digests(digest)
             left += manifests
             found |= parts
         return found
 
-    def _named_in(self, digest: str) -> tuple[set[str], set[str]]:
-        """The digests in a manifest or index. What is neither names nothing: an index can name any other content."""
+    def _referenced_digests(self, digest: str) -> tuple[set[str], set[str]]:
+        """The digests in a manifest or index; none for other content, which an index can refer to as well."""
         try:
-            return named_in(json.loads(self.document(digest)))
-        except DAMAGED:
+            return referenced_digests(json.loads(self.document(digest)))
+        except DAMAGE_ERRORS:
             return set(), set()
 
     def document(self, digest: str) -> bytes:
         """A manifest or index."""
         path = self.blob(digest)
-        if path.stat().st_size > LARGEST_MANIFEST:
+        if path.stat().st_size > MAX_MANIFEST_SIZE:
             raise ValueError(f"{digest} is too large for a manifest")
         return path.read_bytes()
 
     def blob(self, digest: str) -> Path:
-        """Where the content of a digest is, if it is there."""
+        """The path of a blob, whether it exists or not."""
         value = checked_digest(digest).removeprefix("sha256:")
         return self._blobs / value[:2] / value / "data"
 
     @contextlib.contextmanager
     def _lock(self, kind: int) -> Iterator[bool]:
-        """Loads share it, removal is alone. Whether it was got: not every parallel file system has locks."""
+        """Loads share the lock, removal has it alone. Gives whether it is held: some file systems have no locks."""
         with (self.root / ".lock").open("ab") as file:
             try:
                 fcntl.flock(file, kind)
                 held = True
             except OSError as error:
-                if error.errno not in NO_LOCKS:
+                if error.errno not in NO_LOCKS_ERRNOS:
                     raise
                 held = False
             yield held
@@ -220,10 +220,10 @@ def no_image(name: Reference) -> ImageError:
 def _copy(blob: Blob, target: Path, name: Reference) -> None:
     state, size = hashlib.sha256(), 0
     with blob.open() as source, target.open("wb") as file:
-        while size <= blob.size and (piece := source.read(PIECE)):
-            state.update(piece)
-            size += len(piece)
-            file.write(piece)
+        while size <= blob.size and (chunk := source.read(CHUNK_SIZE)):
+            state.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
     if f"sha256:{state.hexdigest()}" != blob.digest or size != blob.size:
         target.unlink()
         raise ImageError(f"{blob.digest} of {name} is damaged", hint="Make or copy the archive again.")
@@ -235,7 +235,7 @@ def _link(directory: Path, digest: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """It appears whole or not at all."""
+    """Write a file atomically."""
     with contextlib.suppress(OSError):
         if path.read_text() == text:
             return

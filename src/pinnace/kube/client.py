@@ -60,6 +60,12 @@ class Api:
         connection.connect()
         return connection
 
+    def close(self) -> None:
+        """Close the connection; the next request makes another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def request(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> Any:
         """Send a request. The answer, parsed if it is JSON; else its text. A lost connection is made anew once."""
         payload = None if body is None else json.dumps(body)

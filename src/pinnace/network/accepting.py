@@ -1,8 +1,8 @@
-"""Connections of strangers, until they have proved to be none.
+"""Accepts connections and runs their handshakes, with bounded cost for connections of strangers.
 
-Everybody on the site's network can reach our ports. Whoever connects gets a bounded time and a place in a bounded
-table, in one thread; when the table is full, the one that has waited longest is reset. A peer of ours proves itself
-within milliseconds, so it is never that one, unless thousands come in the same moment.
+Everybody on the site's network can reach our ports. A new connection gets a bounded time and a place in a bounded
+table, all in one thread. When the table is full, the connection that has waited longest is reset. A peer of ours
+completes its handshake within milliseconds, so it is never that one, unless thousands connect in the same moment.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pinnace.network.handshake import TIMEOUT, HandshakeError
+from pinnace.network.handshake import HANDSHAKE_TIMEOUT, HandshakeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.network.handshake import Handshake
 
-MOST_PENDING = 512  # connections that have not proved themselves
-ACCEPTS = 32  # connections that are accepted in a row, before those that wait are looked at
-FLOOD_PAUSE = 0.01  # seconds between such rows while strangers come in numbers; packets need the processor more
-EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # there is no room for one more
-EXHAUSTED_PAUSE = 0.05  # seconds, where there are no descriptors and none can be freed
-MOST_FILES = 65536  # descriptors that are enough
+MAX_PENDING = 512  # connections whose handshake is not complete
+ACCEPT_BATCH = 32  # connections accepted in a row before the pending ones are served
+FLOOD_PAUSE = 0.01  # seconds between batches while the table is half full; the packets need the CPU more
+EXHAUSTED_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # of accept(2): no descriptors or memory
+EXHAUSTED_PAUSE = 0.05  # seconds before the next accept(2) when no descriptor can be freed
+MAX_FILES = 65536  # descriptors that we ask for at most
 
 
 def raise_file_limit() -> int:
-    """Let this process have as many descriptors as the site allows. Gives their number."""
+    """Raise RLIMIT_NOFILE as far as the site allows, up to MAX_FILES. Returns how many descriptors we may use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    most = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             return most
-    return most if soft == resource.RLIM_INFINITY else min(soft, MOST_FILES)
+    return most if soft == resource.RLIM_INFINITY else min(soft, MAX_FILES)
 
 
 def reset(sock: socket.socket) -> None:
-    """Close a connection so that the other end sees an error, and nothing of it stays in the kernel."""
+    """Close a connection with a TCP reset: the other end sees an error, and no state stays in the kernel."""
     linger_zero(sock)
     sock.close()
 
 
 def linger_zero(sock: socket.socket) -> None:
-    """Let close() reset the connection, so that the application sees an error and not an end."""
+    """Make close() reset the connection, so that the application sees an error and not an orderly end."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @dataclass(eq=False, kw_only=True)
-class Pending:
+class PendingHandshake:
     """A connection whose handshake is under way."""
 
     sock: socket.socket
@@ -66,7 +66,7 @@ class Pending:
     data: bytearray = field(default_factory=bytearray)
 
     def advance(self) -> int | None:
-        """Go on as far as the bytes that are there allow. The other end's index once it has proved itself."""
+        """Continue with the bytes received so far. Returns the other end's index when the handshake is complete."""
         try:
             while len(self.data) >= self.wanted:
                 part = bytes(self.data[: self.wanted])
@@ -88,32 +88,32 @@ class Pending:
 
 
 class Acceptor:
-    """Takes in connections at a listener, and hands on those that prove themselves."""
+    """Accepts connections and passes those that complete the handshake to ``admit``, with the peer's index."""
 
     def __init__(
         self,
         listener: socket.socket,
         handshake: Callable[[], Handshake],
         admit: Callable[[socket.socket, int], None],
-        most: int = MOST_PENDING,
+        max_pending: int = MAX_PENDING,
     ) -> None:
         self._listener = listener
         self._handshake = handshake
         self._admit = admit
-        self._most = most
-        self._pending: dict[int, Pending] = {}  # by descriptor, the longest waiting first
+        self._max_pending = max_pending
+        self._pending: dict[int, PendingHandshake] = {}  # by descriptor, oldest first
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """For ever."""
+        """Serve for ever."""
         while True:
-            self.look(1.0)
+            self.poll(1.0)
 
-    def look(self, timeout: float) -> None:
-        """Do what is to be done, and wait no longer than this for it."""
-        if len(self._pending) > self._most // 2:
+    def poll(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for events and handle them."""
+        if len(self._pending) > self._max_pending // 2:
             time.sleep(FLOOD_PAUSE)
         for key, _ in self._selector.select(timeout):
             if key.data is None:
@@ -127,22 +127,24 @@ class Acceptor:
             self._drop(pending)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS):
+        for _ in range(ACCEPT_BATCH):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in EXHAUSTED and not self._drop_oldest():
+                if error.errno in EXHAUSTED_ERRNOS and not self._drop_oldest():
                     time.sleep(EXHAUSTED_PAUSE)
                 return
-            if len(self._pending) >= self._most:
+            if len(self._pending) >= self._max_pending:
                 self._drop_oldest()
             self._begin(sock)
 
     def _begin(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        pending = Pending(sock=sock, handshake=self._handshake(), deadline=time.monotonic() + TIMEOUT)
+        pending = PendingHandshake(
+            sock=sock, handshake=self._handshake(), deadline=time.monotonic() + HANDSHAKE_TIMEOUT
+        )
         try:
             pending.begin()
             self._selector.register(sock, selectors.EVENT_READ, pending)
@@ -151,11 +153,11 @@ class Acceptor:
             return
         self._pending[sock.fileno()] = pending
 
-    def _read(self, pending: Pending) -> None:
+    def _read(self, pending: PendingHandshake) -> None:
         if pending.sock.fileno() not in self._pending:  # dropped in the same round of events
             return
         try:
-            # Never more than the handshake wants: what follows is for whoever gets the connection.
+            # Never more than the handshake needs: the bytes after it belong to the next owner of the connection.
             chunk = pending.sock.recv(pending.wanted - len(pending.data))
             pending.data += chunk
             index = pending.advance()
@@ -165,7 +167,7 @@ class Acceptor:
             self._drop(pending)
             return
         if index is None:
-            if not chunk:  # it hung up
+            if not chunk:  # closed by the other end
                 self._drop(pending)
         else:
             self._forget(pending)
@@ -175,11 +177,11 @@ class Acceptor:
             except (OSError, RuntimeError):  # "can't start new thread" is a RuntimeError
                 reset(pending.sock)
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: PendingHandshake) -> None:
         self._selector.unregister(pending.sock)
         del self._pending[pending.sock.fileno()]
 
-    def _drop(self, pending: Pending) -> None:
+    def _drop(self, pending: PendingHandshake) -> None:
         self._forget(pending)
         reset(pending.sock)
 

@@ -1,6 +1,6 @@
-"""Which address belongs to whom: pure functions over the cluster's ranges.
+"""The address plan of a cluster: pure functions over its ranges.
 
-A node's index decides its addresses, so nobody has to be asked for one:
+A node's index decides its addresses, so there is no address allocation:
 
     nodes     10.42.0.0/16     node 0 is 10.42.0.1, node 1 is 10.42.0.2, …
     pods      10.244.0.0/16    node 0 has 10.244.0.0/24, node 1 has 10.244.1.0/24, …
@@ -45,8 +45,8 @@ class Ranges:
         return Ranges(nodes=nodes, pods=pods, services=services)
 
     @property
-    def room(self) -> int:
-        """For how many nodes there are addresses: each has a /24 of pods."""
+    def max_nodes(self) -> int:
+        """How many nodes there are addresses for: each has a /24 of pods."""
         return 1 << max(0, 24 - self.pods.prefixlen)
 
     @property
@@ -59,7 +59,7 @@ class Ranges:
 
     @property
     def resolver(self) -> IPv4Address:
-        """An address that belongs to no node: what is sent there reaches the host's own name servers."""
+        """An address that belongs to no node: queries sent there reach the host's own name servers."""
         return self.nodes[-2]
 
     @property
@@ -68,7 +68,7 @@ class Ranges:
 
     @property
     def last_index(self) -> int:
-        """Of the node that has the last part of the pods' range."""
+        """The highest index that a node can have."""
         return min(self.pods.num_addresses >> 8, self.nodes.num_addresses - 3) - 1
 
     def node(self, index: int) -> IPv4Address:
@@ -78,7 +78,7 @@ class Ranges:
         return IPv4Network((int(self.pods.network_address) + (index << 8), 24))
 
     def owner(self, address: int) -> int | None:
-        """The index of the node that an address lives on, if it is of the cluster."""
+        """The index of the node that has an address; None for an address outside the cluster."""
         if address in _Span(self.pods):
             return (address - int(self.pods.network_address)) >> 8
         if address in _Span(self.nodes) and address != int(self.nodes.network_address):
@@ -86,7 +86,7 @@ class Ranges:
         return None
 
     def is_outside(self, address: IPv4Address) -> bool:
-        """Whether an address is somebody's beyond the fabric, and not a host's own loopback or link."""
+        """Whether an address is outside the fabric, and neither loopback, link-local nor multicast."""
         own = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
         return not own and not any(address in network for network in self.all)
 
@@ -99,7 +99,7 @@ class Ranges:
 
 
 class _Span:
-    """Containment of plain integers, as packets have them."""
+    """Containment test for addresses as integers, as they are in packets."""
 
     def __init__(self, network: IPv4Network) -> None:
         self.first = int(network.network_address)
@@ -110,7 +110,7 @@ class _Span:
 
 
 def choose(occupied: Iterable[IPv4Network]) -> Ranges:
-    """Ranges that shadow none of the site's networks; ValueError if there are none left."""
+    """Choose ranges that overlap with no occupied network; ValueError if there are none left."""
     occupied = list(occupied)
     chosen: dict[str, IPv4Network] = {}
     for purpose, candidates in CANDIDATES.items():

@@ -1,7 +1,7 @@
 """UDP and ICMP echo from the fabric to the outside, through sockets of the host. (TCP goes through ``splice``.)
 
-Packets to the outside come out of the TUN device. Each pair of ends gets a connected socket of the host's for as long
-as it is in use, so that nobody but the other end can answer; what comes back is written to the device as a packet.
+Packets to the outside come out of the TUN device. Each flow gets a connected socket of the host while it is in use, so
+that only its remote end can answer. Answers are written to the device as packets.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from pinnace.network.addresses import Ranges
 
-IDLE = 60.0  # seconds without a packet, then a socket is closed
-MOST_SOCKETS = 512
+IDLE_TIMEOUT = 60.0  # seconds without a packet after which a flow's socket is closed
+MAX_FLOWS = 512  # per node
 DNS = 53
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 IP_HEADER = struct.Struct("!BBHHHBBHII")
@@ -59,16 +59,16 @@ def udp_packet(source: tuple[int, int], destination: tuple[int, int], payload: b
 
 @dataclass(kw_only=True)
 class Flow:
-    """A socket of the host's that stands for a pod's end of a conversation. An end is an address and a port.
+    """A UDP or ICMP echo flow, with its socket on the host. ``inside`` and ``outside`` are addresses with ports.
 
-    Of ICMP, the port inside is the echo identifier, and the one outside is 0.
+    For ICMP the port of ``inside`` is the echo identifier, and the port of ``outside`` is 0.
     """
 
     sock: socket.socket
     protocol: int
     inside: tuple[int, int]
     outside: tuple[int, int]
-    used: float = field(default_factory=time.monotonic)
+    last_used: float = field(default_factory=time.monotonic)
 
 
 class Egress:
@@ -79,14 +79,14 @@ class Egress:
         self._ranges = ranges
         self._resolver = int(ranges.resolver)
         self._name_servers = name_servers
-        self._flows: OrderedDict[tuple[int, int, int, int, int], Flow] = OrderedDict()  # the longest idle first
+        self._flows: OrderedDict[tuple[int, int, int, int, int], Flow] = OrderedDict()  # longest idle first
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         threading.Thread(target=self._receive, daemon=True, name="egress").start()
 
-    def packet(self, frame: memoryview) -> None:
+    def send(self, frame: memoryview) -> None:
         """Send a packet that came out of the TUN device, with its virtio header, to the outside."""
-        with contextlib.suppress(OSError, struct.error, IndexError):  # a pod may send what is no packet
+        with contextlib.suppress(OSError, struct.error, IndexError):  # pods may send malformed packets
             header = (frame[VNET_HEADER] & 0xF) * 4
             protocol = frame[VNET_HEADER + 9]
             source, destination = struct.unpack_from("!II", frame, VNET_HEADER + 12)
@@ -101,7 +101,7 @@ class Egress:
     def _address(self, destination: int, port: int) -> tuple[str, int]:
         if destination == self._resolver:
             if port != DNS:
-                raise OSError("the name server is there for names alone")  # it may be on the host's own loopback
+                raise OSError("the name server is there for names alone")  # it may be on the host's loopback
             servers = self._name_servers()
             if not servers:
                 raise OSError("the host has no name server")
@@ -129,19 +129,19 @@ class Egress:
                     sock.close()
                     raise
                 self._flows[key] = flow
-            self._use(key, flow)
+            self._touch(key, flow)
         return flow
 
-    def _use(self, key: tuple[int, int, int, int, int], flow: Flow) -> None:
-        flow.used = time.monotonic()
+    def _touch(self, key: tuple[int, int, int, int, int], flow: Flow) -> None:
+        flow.last_used = time.monotonic()
         self._flows.move_to_end(key)
 
     def _expire(self) -> None:
-        """Close what is idle; and the longest idle ones if there are too many."""
+        """Close idle flows, and the longest idle ones while there are too many."""
         now = time.monotonic()
         while self._flows:
             key, flow = next(iter(self._flows.items()))
-            if len(self._flows) < MOST_SOCKETS and now - flow.used <= IDLE:
+            if len(self._flows) < MAX_FLOWS and now - flow.last_used <= IDLE_TIMEOUT:
                 return
             self._selector.unregister(flow.sock)
             flow.sock.close()
@@ -151,9 +151,9 @@ class Egress:
         while True:
             for key, _ in self._selector.select(timeout=1.0):
                 with contextlib.suppress(OSError):
-                    self._back(key.data)
+                    self._write_answer(key.data)
 
-    def _back(self, flow: Flow) -> None:
+    def _write_answer(self, flow: Flow) -> None:
         data = flow.sock.recv(65535)
         if flow.protocol == socket.IPPROTO_UDP:
             packet = udp_packet(flow.outside, flow.inside, data)
@@ -165,5 +165,5 @@ class Egress:
         with self._lock:
             key = (flow.protocol, *flow.inside, *flow.outside)
             if key in self._flows:
-                self._use(key, flow)
+                self._touch(key, flow)
         os.write(self._tun, NO_OFFLOAD + packet)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sysctls(last_group: int) -> dict[str, str]:
-    """What the fabric's namespace is told, whose groups end with this one."""
+    """The sysctls of the fabric's network namespace. ``last_group`` is the highest group ID in its user namespace."""
     return {
         "net/ipv4/ip_forward": "1",
         "net/ipv4/conf/all/rp_filter": "0",
@@ -23,7 +23,7 @@ def sysctls(last_group: int) -> dict[str, str]:
 
 
 def ip_batch(ranges: Ranges, index: int) -> str:
-    """For ``ip -batch``: the wire with this node's address on it, and everything that is not local behind it."""
+    """For ``ip -batch``: the TUN device with this node's address, and the default route through it."""
     address = ranges.node(index)
     return "\n".join(
         [
@@ -39,11 +39,11 @@ def ip_batch(ranges: Ranges, index: int) -> str:
 
 
 def nft_rules(ranges: Ranges, index: int, proxy_port: int) -> str:
-    """For ``nft -f``: TCP to the outside goes to our proxy, other packets leave under the node's address.
+    """For ``nft -f``: TCP to the outside is redirected to our proxy, other packets are masqueraded.
 
-    Nothing goes to other nodes under an address that is not this node's: a pod may make packets of any kind.
+    Packets with a source address that is not this node's are dropped: a pod may send packets of any kind.
 
-    kube-proxy decides first (its chains have the priority ``dstnat``, -100): what is a Service's is none of ours.
+    kube-proxy's chains come first (priority ``dstnat``, -100), so connections to Services never match these rules.
     """
     inside = ", ".join(str(network) for network in (*ranges.all, "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4"))
     return f"""
@@ -63,7 +63,7 @@ table ip pinnace {{
     type nat hook postrouting priority 100;
     ip saddr {ranges.pods} ip daddr != @inside masquerade
   }}
-  chain honest {{
+  chain source_filter {{
     type filter hook postrouting priority 200;
     oifname "{NAME}" ip saddr != {{ {ranges.node(index)}, {ranges.pods_of(index)} }} drop
   }}

@@ -1,16 +1,16 @@
-"""Who is at the other end of a connection: mutual proof that both know the cluster's secret.
+"""Mutual authentication of two ends of a connection: each proves that it knows the cluster's secret.
 
     listener ──► nonce
     dialler  ──► index, nonce, HMAC(key, "dial" + both nonces + index + listener)
     listener ──► HMAC(key, "listen" + both nonces + index + listener)
 
 The secret lies in the cluster's directory, which only its user can read. The key is derived from it and from the name
-of the protocol, so that a proof for one protocol is worth nothing in another. ``listener`` says whom the dialler means:
-the index of a node, and the address and port at which it listens. Somebody who takes over the port of a dead node can
-therefore not pass a dialler on to another node and read along: that node has another name, and refuses.
+of the protocol, so a proof for one protocol is not valid in another. ``listener`` names the listener that the dialler
+wants: the index of a node, and the address and port at which it listens. An attacker who takes over the port of a dead
+node can therefore not relay a dialler to another node and read along: that node has another name, and refuses.
 
-Both sides are generators without any input and output of their own: each step gives what to send and how many bytes to
-wait for. ``dial`` drives one over a blocking socket; ``accepting.Acceptor`` drives many at once.
+Both sides are generators that do no I/O: each step yields what to send and how many bytes to wait for. ``dial`` runs
+one over a blocking socket; ``accepting.Acceptor`` runs many at once.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import socket
 
-NONCE = 32
-DIGEST = 32
-TIMEOUT = 10.0  # seconds for the whole of a handshake, however its bytes trickle in
+NONCE_SIZE = 32
+DIGEST_SIZE = 32
+HANDSHAKE_TIMEOUT = 10.0  # seconds for the whole handshake, not for each byte
 INDEX = struct.Struct("!I")
-NO_NODE = 0xFFFFFFFF  # the index of a dialler that is no node: the user's own command
+NO_NODE = 0xFFFFFFFF  # the index of a dialler that is not a node: the user's own command
 
 Step = tuple[bytes, int]  # what to send, and how many bytes to wait for
 Handshake = Generator[Step, bytes, int]
 
 
 class Protocol(StrEnum):
-    """What a connection is for. Each has a key of its own."""
+    """What a connection is for. Each protocol has a key of its own."""
 
     LINKS = "links"
     CONTROL = "control"
@@ -45,11 +45,11 @@ class Protocol(StrEnum):
 
 
 class HandshakeError(Exception):
-    """The other end does not know the secret, or is not the one that it should be."""
+    """The other end does not know the secret, or is not the one that was dialled."""
 
 
 def listener_name(index: int, address: str, port: int) -> bytes:
-    """How a listener is called in proofs."""
+    """The name of a listener in proofs."""
     return f"{index}@{address}:{port}".encode()
 
 
@@ -62,53 +62,53 @@ def _proof(key: bytes, role: bytes, nonces: bytes, index: bytes, listener: bytes
 
 
 def dialling(secret: bytes, protocol: Protocol, index: int, listener: bytes) -> Handshake:
-    """Prove to be the node ``index``, and see that the other end is the listener that we mean. Gives the index."""
-    key, who, ours = _key(secret, protocol), INDEX.pack(index), os.urandom(NONCE)
-    theirs = yield b"", NONCE
+    """The dialler's side: prove to be node ``index`` and verify the listener. Returns the index."""
+    key, dialler, ours = _key(secret, protocol), INDEX.pack(index), os.urandom(NONCE_SIZE)
+    theirs = yield b"", NONCE_SIZE
     nonces = theirs + ours
-    proof = yield who + ours + _proof(key, b"dial", nonces, who, listener), DIGEST
-    if not hmac.compare_digest(proof, _proof(key, b"listen", nonces, who, listener)):
+    proof = yield dialler + ours + _proof(key, b"dial", nonces, dialler, listener), DIGEST_SIZE
+    if not hmac.compare_digest(proof, _proof(key, b"listen", nonces, dialler, listener)):
         raise HandshakeError("the listener is not of this cluster")
     return index
 
 
 def listening(secret: bytes, protocols: Callable[[int], Protocol | None], listener: bytes) -> Handshake:
-    """Let the other end prove itself. Gives its index. ``protocols`` says what an index may ask for, if anything."""
-    ours = os.urandom(NONCE)
-    who = yield ours, INDEX.size
-    (index,) = INDEX.unpack(who)
+    """The listener's side: verify the dialler. Returns its index. ``protocols`` maps an index to what it may use."""
+    ours = os.urandom(NONCE_SIZE)
+    dialler = yield ours, INDEX.size
+    (index,) = INDEX.unpack(dialler)
     protocol = protocols(index)
     if protocol is None:
         raise HandshakeError(f"nobody here talks to the index {index}")
     key = _key(secret, protocol)
-    theirs = yield b"", NONCE
+    theirs = yield b"", NONCE_SIZE
     nonces = ours + theirs
-    proof = yield b"", DIGEST
-    if not hmac.compare_digest(proof, _proof(key, b"dial", nonces, who, listener)):
+    proof = yield b"", DIGEST_SIZE
+    if not hmac.compare_digest(proof, _proof(key, b"dial", nonces, dialler, listener)):
         raise HandshakeError("the dialler is not of this cluster, or means another listener")
-    yield _proof(key, b"listen", nonces, who, listener), 0
+    yield _proof(key, b"listen", nonces, dialler, listener), 0
     return int(index)
 
 
-def complete(sock: socket.socket, handshake: Handshake, limit: float = TIMEOUT) -> int:
-    """Go through a handshake on a socket that may block, in no more than ``limit`` seconds."""
-    deadline = time.monotonic() + limit
+def complete(sock: socket.socket, handshake: Handshake, timeout: float = HANDSHAKE_TIMEOUT) -> int:
+    """Run a handshake over a blocking socket, in no more than ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
     try:
         send, wanted = next(handshake)
         while True:
-            _limit(sock, deadline)
+            _set_timeout(sock, deadline)
             sock.sendall(send)
-            send, wanted = handshake.send(_exactly(sock, wanted, deadline))
+            send, wanted = handshake.send(_recv_exactly(sock, wanted, deadline))
     except StopIteration as done:
         sock.settimeout(None)
         index: int = done.value
         return index
 
 
-def _exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
+def _recv_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
     data = b""
     while len(data) < count:
-        _limit(sock, deadline)
+        _set_timeout(sock, deadline)
         chunk = sock.recv(count - len(data))
         if not chunk:
             raise HandshakeError("the other end hung up")
@@ -116,7 +116,7 @@ def _exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
     return data
 
 
-def _limit(sock: socket.socket, deadline: float) -> None:
+def _set_timeout(sock: socket.socket, deadline: float) -> None:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("the handshake takes too long")
@@ -124,5 +124,5 @@ def _limit(sock: socket.socket, deadline: float) -> None:
 
 
 def dial(sock: socket.socket, secret: bytes, protocol: Protocol, index: int, listener: bytes) -> None:
-    """The dialler's side on a socket that is connected."""
+    """Run the dialler's side over a connected socket."""
     complete(sock, dialling(secret, protocol, index, listener))

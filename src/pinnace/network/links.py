@@ -1,9 +1,9 @@
-"""Links: how packets get from one node's TUN device to another's.
+"""Links: TCP connections that carry packets from one node's TUN device to another's.
 
-Each node sends over a connection that it dials when it has the first packet for a peer, and receives over those that
-its peers dial. So there is nothing to agree on, no full mesh at start, and a broken direction mends itself.
+A node dials a peer when it has the first packet for it, and sends over that connection alone. It receives over the
+connections that its peers dial. So there is no full mesh at start, and each direction recovers on its own.
 
-A frame is its length (4 bytes), then what the TUN device gave: the virtio header and the packet.
+A frame is its length (4 bytes), then what was read from the TUN device: the virtio header and the packet.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import struct
 import threading
 import time
 from collections import deque
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pinnace.network.accepting import Acceptor
-from pinnace.network.control import hear
+from pinnace.network.control import receive_stop
 from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial, listener_name, listening
-from pinnace.network.tun import FRAME
+from pinnace.network.tun import MAX_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,18 +30,26 @@ if TYPE_CHECKING:
     from pinnace.network.lookup import Address, Lookup
 
 LENGTH = struct.Struct("!I")
-WANTED_BYTES = 1 << 18  # kept while a peer is looked for; what comes beyond is dropped, as on any wire
-DIALLING_BYTES = 1 << 22  # the same while it is dialled
-BACK_OFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
-GIVE_UP = 30.0  # seconds of dialling in vain, then until the next frame
-PATIENCE = 200  # milliseconds that a full link may hold up the node before packets for it are dropped
-BEGIN_LIMIT = 5.0  # seconds in which a new link has to take what has waited for it
+MAX_LOOKUP_BYTES = 1 << 18  # queued while a peer is looked up; frames beyond are dropped, as a network may do
+MAX_DIALLING_BYTES = 1 << 22  # queued while it is dialled
+DIAL_BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
+DIAL_TIMEOUT = 30.0  # seconds of failed attempts after which the queue is dropped; the next frame dials again
+SEND_TIMEOUT_MS = 200  # milliseconds that a full socket may block the node's packets before frames are dropped
+FLUSH_TIMEOUT = 5.0  # seconds for a new connection to take the queue
 RECEIVE_BUFFER = 1 << 20
-CONNECTIONS_PER_PEER = 4  # one for packets, one that watches the head, and those whose end we have not seen yet
+MAX_CONNECTIONS_PER_PEER = 4  # one for packets, one that watches the head, and dead ones that we have not noticed yet
+
+
+class LinkState(StrEnum):
+    """What a link does to get a connection."""
+
+    IDLE = "idle"  # nothing: it has a connection, or no frame has asked for one
+    LOOKUP = "lookup"  # the peer's address is being looked up
+    DIALLING = "dialling"
 
 
 class Link:
-    """The way to one peer."""
+    """The sending side towards one peer."""
 
     def __init__(self, index: int, peer: int, secret: bytes, lookup: Lookup) -> None:
         self.peer = peer
@@ -48,51 +57,52 @@ class Link:
         self._secret = secret
         self._lookup = lookup
         self._socket: socket.socket | None = None
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        self._rest = b""
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._rest = b""  # of a frame that was sent in part
         self._lock = threading.Lock()
-        self._wanted = False  # the peer is looked for, or dialled
-        self._dialling = False
+        self._state = LinkState.IDLE
 
     def send(self, frame: memoryview) -> None:
-        """Send a frame, or drop it if the link is full; keep it for a moment if there is no link yet."""
-        sock = self._socket or self._wait(frame)
+        """Send a frame, or drop it if the socket is full; queue it if there is no connection yet."""
+        sock = self._socket or self._enqueue(frame)
         if sock is None:
             return
         try:
             self._send(sock, frame)
-        except (OSError, ValueError):  # ValueError: it was closed between two system calls
+        except (OSError, ValueError):  # ValueError: the socket was closed between two system calls
             self.close()
 
-    def _wait(self, frame: memoryview) -> socket.socket | None:
-        """Keep a frame for the connection that is being made, or that is wanted from now on; or give that one."""
+    def _enqueue(self, frame: memoryview) -> socket.socket | None:
+        """Queue a frame, and look the peer up if nobody does yet. Returns the connection if there is one by now."""
         with self._lock:
-            if self._socket:  # it was made while we waited for the lock
+            if self._socket:  # connected while we waited for the lock
                 return self._socket
-            most = DIALLING_BYTES if self._dialling else WANTED_BYTES
-            if self._waiting_bytes + len(frame) <= most:
-                self._waiting.append(bytes(frame))
-                self._waiting_bytes += len(frame)
-            wanted, self._wanted = self._wanted, True
-        if not wanted:
-            self._lookup.want(self)
+            max_bytes = MAX_DIALLING_BYTES if self._state is LinkState.DIALLING else MAX_LOOKUP_BYTES
+            if self._queued_bytes + len(frame) <= max_bytes:
+                self._queue.append(bytes(frame))
+                self._queued_bytes += len(frame)
+            is_first = self._state is LinkState.IDLE
+            if is_first:
+                self._state = LinkState.LOOKUP
+        if is_first:
+            self._lookup.request(self)
         return None
 
     def found(self) -> None:
-        """The peer has said where it is."""
-        self._dialling = True
+        """Dial: the lookup has found the peer's address."""
+        self._state = LinkState.DIALLING
         try:
             threading.Thread(target=self._dial, daemon=True, name=f"dial-{self.peer}").start()
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # "can't start new thread"
             self.give_up()
 
     def give_up(self) -> None:
-        """Drop what has waited. The next frame begins anew."""
+        """Drop the queue. The next frame starts a new lookup."""
         with self._lock:
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._dialling = self._wanted = False
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._state = LinkState.IDLE
 
     def _send(self, sock: socket.socket, frame: memoryview) -> None:
         if self._rest and not self._flush(sock):
@@ -108,7 +118,7 @@ class Link:
             self._flush(sock)
 
     def _flush(self, sock: socket.socket) -> bool:
-        """Finish the frame that was cut off. A frame is never given up half-way."""
+        """Send the rest of a frame that was sent in part. The rest is never dropped: it would break the framing."""
         while self._rest:
             if not self._writable(sock):
                 return False
@@ -120,36 +130,38 @@ class Link:
     def _writable(sock: socket.socket) -> bool:
         poll = select.poll()
         poll.register(sock, select.POLLOUT)
-        return bool(poll.poll(PATIENCE))
+        return bool(poll.poll(SEND_TIMEOUT_MS))
 
     def close(self) -> None:
-        """Give the connection up; the next frame makes another."""
+        """Close the connection; the next frame makes another."""
         sock, self._socket = self._socket, None
         self._rest = b""
         if sock:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # close() alone has no effect while ``_watch`` polls the socket
             sock.close()
 
     def _dial(self) -> None:
-        """Make the connection, whatever happens on the way, and send what has waited. Nobody is dialled for ever."""
-        deadline, attempt = time.monotonic() + GIVE_UP, 0
+        """Connect and send the queue; after DIAL_TIMEOUT, give up."""
+        deadline, attempt = time.monotonic() + DIAL_TIMEOUT, 0
         try:
             while time.monotonic() < deadline and (address := self._lookup.find(self.peer)):
                 with contextlib.suppress(OSError, HandshakeError):
-                    self._begin(self._connect(address))
+                    self._start_sending(self._connect(address))
                     return
-                time.sleep(BACK_OFF[min(attempt, len(BACK_OFF) - 1)])
+                time.sleep(DIAL_BACKOFF[min(attempt, len(DIAL_BACKOFF) - 1)])
                 attempt += 1
         finally:
             self.give_up()
 
-    def _begin(self, sock: socket.socket) -> None:
-        """Use a connection from now on. The peer may be gone again before it has read what waited for it."""
-        sock.settimeout(BEGIN_LIMIT)  # the node's packets wait for the lock
+    def _start_sending(self, sock: socket.socket) -> None:
+        """Send the queue and use this connection from now on. OSError if the peer is gone before it has read all."""
+        sock.settimeout(FLUSH_TIMEOUT)  # other packets of the node wait for the lock
         with self._lock:
             try:
-                while self._waiting:
-                    sock.sendall(self._waiting[0])
-                    self._waiting_bytes -= len(self._waiting.popleft())
+                while self._queue:
+                    sock.sendall(self._queue[0])
+                    self._queued_bytes -= len(self._queue.popleft())
                 sock.setblocking(False)
                 self._socket = sock
                 threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
@@ -159,9 +171,12 @@ class Link:
                 raise OSError("the connection cannot be used") from error
 
     def _watch(self, sock: socket.socket) -> None:
-        """Give a connection up when its other end does, not when the next frames are lost: another node may follow."""
+        """Close the connection when the peer does: frames would be lost, and another node may get the peer's index."""
         poll = select.poll()
-        poll.register(sock, select.POLLIN | select.POLLRDHUP)  # nothing is ever received here
+        try:
+            poll.register(sock, select.POLLIN | select.POLLRDHUP)  # peers never send on this connection
+        except ValueError:  # closed before this thread began
+            return
         poll.poll()
         if self._socket is sock:
             self.close()
@@ -179,14 +194,14 @@ class Link:
 
 
 class Discard:
-    """The way to an address that nobody can have."""
+    """In place of a link, for addresses that no node can have: drops every frame."""
 
     def send(self, frame: memoryview) -> None:
-        """Nowhere."""
+        """Drop the frame."""
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Notice within half a minute that the host at the other end is gone."""
+    """Detect within half a minute that the host at the other end is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -194,9 +209,14 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
 
 
-def send_from_tun(tun: int, route: Callable[[int], Link | Discard | None], other: Callable[[memoryview], None]) -> None:
-    """Move packets from the device to the link of their destination, for ever. ``other`` gets those that have none."""
-    buffer = bytearray(LENGTH.size + FRAME)
+def send_from_tun(
+    tun: int, route: Callable[[int], Link | Discard | None], egress: Callable[[memoryview], None]
+) -> None:
+    """Send packets from the TUN device over the link that ``route`` gives for their destination, for ever.
+
+    ``egress`` gets the packets for which it gives None.
+    """
+    buffer = bytearray(LENGTH.size + MAX_FRAME)
     view = memoryview(buffer)
     packet = view[LENGTH.size :]
     destination = struct.Struct("!I")
@@ -206,14 +226,14 @@ def send_from_tun(tun: int, route: Callable[[int], Link | Discard | None], other
             continue
         link = route(destination.unpack_from(packet, 26)[0])
         if link is None:
-            other(packet[:count])
+            egress(packet[:count])
         else:
             LENGTH.pack_into(buffer, 0, count)
             link.send(view[: LENGTH.size + count])
 
 
 def receive_to_tun(sock: socket.socket, tun: int) -> None:
-    """Move packets from a peer's connection to the device, until the connection ends."""
+    """Write the packets of a peer's connection to the TUN device, until the connection ends."""
     buffer = bytearray(RECEIVE_BUFFER)
     view = memoryview(buffer)
     begin = end = 0
@@ -221,23 +241,23 @@ def receive_to_tun(sock: socket.socket, tun: int) -> None:
         end += count
         while end - begin >= LENGTH.size:
             (length,) = LENGTH.unpack_from(buffer, begin)
-            if length > FRAME:
+            if length > MAX_FRAME:
                 raise HandshakeError("a frame of impossible length")
             if end - begin - LENGTH.size < length:
                 break
             begin += LENGTH.size
-            with contextlib.suppress(OSError):  # the kernel refuses what is no packet; the wire goes on
+            with contextlib.suppress(OSError):  # the kernel refuses malformed packets; the connection goes on
                 os.write(tun, view[begin : begin + length])
             begin += length
         if begin == end:
             begin = end = 0
-        elif RECEIVE_BUFFER - end < LENGTH.size + FRAME:
+        elif RECEIVE_BUFFER - end < LENGTH.size + MAX_FRAME:
             buffer[: end - begin] = buffer[begin:end]
             begin, end = 0, end - begin
 
 
 class Receivers:
-    """The connections over which peers send to us: so many of each, and the newest if there are more."""
+    """The connections over which peers send to us: of each peer the newest MAX_CONNECTIONS_PER_PEER."""
 
     def __init__(self, tun: int) -> None:
         self._tun = tun
@@ -245,11 +265,11 @@ class Receivers:
         self._lock = threading.Lock()
 
     def add(self, sock: socket.socket, peer: int) -> None:
-        """Receive over one more."""
+        """Receive over one more connection."""
         with self._lock:
             known = self._by_peer.setdefault(peer, deque())
             known.append(sock)
-            surplus = known.popleft() if len(known) > CONNECTIONS_PER_PEER else None
+            surplus = known.popleft() if len(known) > MAX_CONNECTIONS_PER_PEER else None
         if surplus:
             with contextlib.suppress(OSError):
                 surplus.shutdown(socket.SHUT_RDWR)  # its thread closes it
@@ -275,26 +295,26 @@ class Receivers:
 
 def serve(
     listener: socket.socket, secret: bytes, *, index: int, address: str, last_index: int, tun: int,
-    stop: Callable[[], None],
+    on_stop: Callable[[], None],
 ) -> None:  # fmt: skip
-    """Take in the peers of node ``index``, for ever. ``stop`` is called when the user's own command asks to end."""
+    """Accept the peers of node ``index``, for ever. ``on_stop`` is called when the user's command asks to end."""
     name = listener_name(index, address, listener.getsockname()[1])
     receivers = Receivers(tun)
 
-    def protocol(other: int) -> Protocol | None:
-        if other == NO_NODE:
+    def protocol(peer: int) -> Protocol | None:
+        if peer == NO_NODE:
             return Protocol.CONTROL
-        return Protocol.LINKS if other <= last_index and other != index else None
+        return Protocol.LINKS if peer <= last_index and peer != index else None
 
-    def attend(sock: socket.socket) -> None:
+    def serve_control(sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
-            if hear(sock):
-                stop()
+            if receive_stop(sock):
+                on_stop()
 
-    def admit(sock: socket.socket, other: int) -> None:
-        if other == NO_NODE:
-            threading.Thread(target=attend, args=(sock,), daemon=True, name="control").start()
+    def admit(sock: socket.socket, peer: int) -> None:
+        if peer == NO_NODE:
+            threading.Thread(target=serve_control, args=(sock,), daemon=True, name="control").start()
         else:
-            receivers.add(sock, other)
+            receivers.add(sock, peer)
 
     Acceptor(listener, lambda: listening(secret, protocol, name), admit).run()

@@ -1,4 +1,4 @@
-"""Where a host of ours listens: at one address, on ports that the site's firewall lets through."""
+"""Where a node listens on its host: at one address, on ports that the site's firewall lets through."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EXAMPLE = "40000-40100"
 
 @dataclass(frozen=True, kw_only=True)
 class PortRange:
-    """Ports from the first to the last, both included."""
+    """A range of ports; the last is included."""
 
     first: int
     last: int
 
     @staticmethod
     def parse(text: str) -> PortRange:
-        """What a user writes; ValueError says what is wrong with it."""
+        """Parse what a user writes; ValueError says what is wrong with it."""
         first, _, last = text.partition("-")
         if not (first.isdecimal() and last.isdecimal()):
             raise ValueError(f"{text!r} is no range of ports such as {EXAMPLE}")
@@ -39,14 +39,14 @@ class PortRange:
 
 
 def local_addresses(table: str) -> list[IPv4Address]:
-    """The addresses that a host has, from /proc/net/fib_trie."""
+    """The addresses of this host, from the text of /proc/net/fib_trie."""
     return sorted({IPv4Address(address) for address in LOCAL.findall(table)})
 
 
 def host_address(name: str, network: str = "") -> str:
-    """The address under which the other hosts know this one: the one in ``network``, if that is given.
+    """The address at which other hosts reach this one: the one in ``network``, if that is given.
 
-    Otherwise what its name stands for, unless that is loopback.
+    Otherwise the one that its name resolves to, unless that is loopback; otherwise that of the default route.
     """
     if network:
         own = [address for address in local_addresses(ROUTES.read_text()) if address in IPv4Network(network)]
@@ -59,14 +59,14 @@ def host_address(name: str, network: str = "") -> str:
                 if not str(address[0]).startswith("127."):
                     return str(address[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect(("192.0.2.1", 9))  # sends nothing; asks for the source address of the default route
+        sock.connect(("192.0.2.1", 9))  # sends nothing; the kernel chooses the source address
         return str(sock.getsockname()[0])
 
 
 def bind(address: str, ports: PortRange | None, backlog: int) -> socket.socket:
-    """A listener on a free port: any, or one of the range.
+    """Listen on a free port: any, or one of the range.
 
-    The order is random: other users' programs, and our own nodes on the same host, look for free ports too.
+    Ports are tried in random order: other users' programs and our own nodes on this host look for free ports too.
     """
     if ports is None:
         return socket.create_server((address, 0), backlog=backlog)

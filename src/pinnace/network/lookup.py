@@ -1,7 +1,7 @@
-"""Finding the nodes that frames are waiting for.
+"""Looks up the addresses of nodes for which frames are queued.
 
-A pod may send to every address of the fabric, and most of them are nobody's. One thread looks for all nodes that are
-wanted, so that such a scan costs a bounded table, and a node that is really there is found beside it at once.
+A pod may send to every address of the fabric, and most of them belong to no node. One thread looks up all nodes, so
+that an address scan costs a bounded table, and a node that exists is found at once beside it.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ if TYPE_CHECKING:
 
     Address = tuple[str, int]
 
-MOST_WANTED = 256  # nodes that are looked for at the same time; the one that was looked for longest is given up
-LIMIT = 30.0  # seconds after which a node is given up
-INTERVAL = 0.1  # seconds between looks for those that were not there at first
+MAX_LOOKUPS = 256  # at the same time; beyond, the oldest is given up
+LOOKUP_TIMEOUT = 30.0  # seconds after which a lookup is given up
+LOOKUP_INTERVAL = 0.1  # seconds between attempts, after the first
 
 
-class Wanted(Protocol):
-    """Who waits for a node."""
+class Waiter(Protocol):
+    """Waits for the address of a node."""
 
     peer: int
 
     def found(self) -> None:
-        """The node has said where it is."""
+        """The node has published its address."""
 
     def give_up(self) -> None:
         """There is no such node."""
 
 
 class Lookup:
-    """Looks for nodes. ``find`` says where one is, or None."""
+    """The pending lookups of a node. ``find`` gives the address of a node by its index, or None."""
 
     def __init__(self, find: Callable[[int], Address | None]) -> None:
         self._find = find
-        self._wanted: dict[Wanted, float] = {}  # with the time at which each is given up, the oldest first
-        self._new: list[Wanted] = []
+        self._waiters: dict[Waiter, float] = {}  # with their deadlines, oldest first
+        self._new: list[Waiter] = []
         self._changed = threading.Condition()
         threading.Thread(target=self._run, daemon=True, name="lookup").start()
 
     def find(self, peer: int) -> Address | None:
-        """Where a node is; None if it has not said so, or nobody can read it."""
+        """The address of a node; None if it has not published one, or its record cannot be read."""
         try:
             return self._find(peer)
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
-    def want(self, wanted: Wanted) -> None:
-        """Look for a node until it is found, or given up."""
+    def request(self, waiter: Waiter) -> None:
+        """Look the waiter's peer up until it is found or given up."""
         with self._changed:
-            surplus = next(iter(self._wanted)) if len(self._wanted) >= MOST_WANTED else None
+            surplus = next(iter(self._waiters)) if len(self._waiters) >= MAX_LOOKUPS else None
             if surplus:
-                del self._wanted[surplus]
-            self._wanted[wanted] = time.monotonic() + LIMIT
-            self._new.append(wanted)
+                del self._waiters[surplus]
+            self._waiters[waiter] = time.monotonic() + LOOKUP_TIMEOUT
+            self._new.append(waiter)
             self._changed.notify()
         if surplus:
             surplus.give_up()
@@ -66,21 +66,21 @@ class Lookup:
         while True:
             with self._changed:
                 if not self._new:
-                    self._changed.wait(max(0.0, due - time.monotonic()) if self._wanted else None)
-                wanted, self._new = self._new, []
+                    self._changed.wait(max(0.0, due - time.monotonic()) if self._waiters else None)
+                waiters, self._new = self._new, []
                 if time.monotonic() >= due:
-                    wanted, due = list(self._wanted), time.monotonic() + INTERVAL
-            for one in wanted:
-                self._look(one)
+                    waiters, due = list(self._waiters), time.monotonic() + LOOKUP_INTERVAL
+            for waiter in waiters:
+                self._try(waiter)
 
-    def _look(self, wanted: Wanted) -> None:
-        there = self.find(wanted.peer) is not None
+    def _try(self, waiter: Waiter) -> None:
+        is_found = self.find(waiter.peer) is not None
         with self._changed:
-            deadline = self._wanted.get(wanted)
-            if deadline is None or not (there or time.monotonic() > deadline):  # None: it was given up meanwhile
+            deadline = self._waiters.get(waiter)
+            if deadline is None or not (is_found or time.monotonic() > deadline):  # None: given up in the meantime
                 return
-            del self._wanted[wanted]
-        if there:
-            wanted.found()
+            del self._waiters[waiter]
+        if is_found:
+            waiter.found()
         else:
-            wanted.give_up()
+            waiter.give_up()

@@ -1,7 +1,7 @@
-"""A door into the fabric: sockets of the fabric's namespace for processes outside of it.
+"""Sockets of the fabric's network namespace for processes outside of it.
 
-A process that stays in the host's network namespace may not enter the fabric's, but it may use a socket that was made
-there. The doorman is a process inside; asked over a socket pair, it makes a socket and hands it out.
+A process in the host's network namespace may not enter the fabric's, but it may use a socket that was created there. A
+process inside serves requests over a socket pair: it creates a socket and passes it out (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ import os
 import socket
 import threading
 
+REQUEST, REPLY, FAILURE = b"?", b"!", b"-"
 
-class Door:
-    """The outer side."""
+
+class NetnsSockets:
+    """The client, outside the namespace."""
 
     def __init__(self, pair: socket.socket) -> None:
         self._pair = pair
         self._lock = threading.Lock()
 
     def socket(self) -> socket.socket:
-        """A fresh TCP socket that lives in the fabric."""
+        """A new TCP socket of the fabric's namespace."""
         with self._lock:
-            self._pair.send(b"?")
-            answer, descriptors, _, _ = socket.recv_fds(self._pair, 1, 1)
-        if not answer:
+            self._pair.send(REQUEST)
+            reply, descriptors, _, _ = socket.recv_fds(self._pair, 1, 1)
+        if not reply:
             raise OSError("the fabric is gone")
-        if not descriptors:  # there, or here: the kernel drops what a process has no room for
+        if not descriptors:  # the server has none left, or we: the kernel drops those that exceed our limit
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return socket.socket(fileno=descriptors[0])
 
 
-def attend(pair: socket.socket) -> None:
-    """The inner side: serve until the outer side is gone. Where no socket can be made, it gets an answer without."""
+def serve(pair: socket.socket) -> None:
+    """The server, inside the namespace: until the client is gone. A reply without a socket means failure."""
     while pair.recv(1):
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
-                socket.send_fds(pair, [b"!"], [made.fileno()])
+                socket.send_fds(pair, [REPLY], [made.fileno()])
         except OSError:
-            pair.send(b"-")
+            pair.send(FAILURE)

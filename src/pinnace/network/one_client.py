@@ -1,4 +1,4 @@
-"""HTTPS for one client, known by its address and its certificate: the API server, or metrics-server."""
+"""An HTTPS server for one client, identified by address and certificate: the API server, or metrics-server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
 
-class Server(ThreadingHTTPServer):
-    """Serves one client address. Pods can reach the port, and would otherwise cost us a thread for each connection."""
+class OneClientServer(ThreadingHTTPServer):
+    """Serves one client address. Pods can reach the port too, and would cost us a thread for each connection."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], client: str) -> None:
         super().__init__(address, handler)
@@ -29,11 +29,11 @@ def common_name(connection: ssl.SSLSocket) -> str:
 def serve(
     handler: type[BaseHTTPRequestHandler], address: tuple[str, int], *, certificate: str, key: str, ca: str, client: str
 ) -> None:
-    """For ever. ``client`` is the address of who may ask; the handler looks at its ``common_name``."""
+    """Serve for ever. ``client`` is the client's address; the handler checks its ``common_name``."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(certificate, key)
-    server = Server(address, handler, client)
-    # The handshake is done by each connection's own thread, so that nobody who dawdles stops the others.
+    server = OneClientServer(address, handler, client)
+    # Each connection's own thread does the TLS handshake, so that a slow one does not block the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.serve_forever()

@@ -1,7 +1,7 @@
-"""How many connections there may be at a time, and which has to go when there are more.
+"""A limit on the number of connections, and the choice of a victim when it is exceeded.
 
-It is the one that was idle longest among those of the source that has most. So whoever opens thousands of connections
-pays for them himself, and a connection that is in use outlives those that are only held.
+The victim is the longest idle connection of the source that has most connections. So a source that opens thousands
+evicts its own, and a connection in use outlives idle ones.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Item = TypeVar("Item")
 
 
 class Quota(Generic[Item]):
-    """A bounded set of things, each of which has a source."""
+    """A bounded set of items, each of which has a source."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._by_source: dict[Hashable, OrderedDict[Item, None]] = {}
         self._count = 0
 
@@ -28,14 +28,14 @@ class Quota(Generic[Item]):
 
     @property
     def full(self) -> bool:
-        return self._count >= self.most
+        return self._count >= self.limit
 
     def add(self, source: Hashable, item: Item) -> None:
         self._by_source.setdefault(source, OrderedDict())[item] = None
         self._count += 1
 
     def touch(self, source: Hashable, item: Item) -> None:
-        """It is in use."""
+        """Mark an item as used now."""
         self._by_source[source].move_to_end(item)
 
     def discard(self, source: Hashable, item: Item) -> None:
@@ -47,6 +47,6 @@ class Quota(Generic[Item]):
                 del self._by_source[source]
 
     def victim(self) -> Item | None:
-        """The one that has to go."""
-        most = max(self._by_source.values(), key=len, default=None)
-        return next(iter(most)) if most else None
+        """The item to evict next."""
+        largest = max(self._by_source.values(), key=len, default=None)
+        return next(iter(largest)) if largest else None

@@ -1,12 +1,12 @@
-"""TCP connections that cross the border of the fabric, joined in the kernel with splice(2).
+"""Relays TCP connections between the fabric and the outside in the kernel, with splice(2).
 
-Outward, the fabric's nftables send every connection to the outside to a listener of ours, which asks the kernel where
-it wanted to go. Inward, a listener on the host leads to a fixed address in the fabric. Either way two sockets are
-joined by two pipes; Python sees when there is something to move, and never the bytes.
+Outward, nftables redirect every connection to the outside to a listener of ours, which asks the kernel for the original
+destination. Inward, a listener on the host leads to a fixed address in the fabric. Either way two sockets are joined by
+two pipes. Python handles the events of the sockets, never the bytes.
 
-Strangers can connect to the listeners on the host. A connection that only waits costs two descriptors; pipes are lent
-to those that have something to move. Every listener has a quota (see ``quota``), and nothing that happens to one
-connection ends the loop.
+Strangers can connect to the listeners on the host. An idle connection costs two descriptors; it borrows a pipe only
+while there are bytes to move. Every listener has a quota (see ``quota``), and no failure of one connection ends the
+loop.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pinnace.network.accepting import ACCEPTS, EXHAUSTED, EXHAUSTED_PAUSE, linger_zero, reset
-from pinnace.network.tls import LONGEST, NotTlsError, server_name
+from pinnace.network.accepting import ACCEPT_BATCH, EXHAUSTED_ERRNOS, EXHAUSTED_PAUSE, linger_zero, reset
+from pinnace.network.tls import MAX_HELLO_SIZE, NotTlsError, server_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from pinnace.network.quota import Quota
 
     Address = tuple[str, int]
-    Partner = Callable[[socket.socket], tuple[socket.socket, Address]]
+    ChooseTarget = Callable[[socket.socket], tuple[socket.socket, Address]]  # a socket, and where to connect it
     PairQuota = Quota["Pair"]
     PipeEnds = tuple[int, int]
 
 SO_ORIGINAL_DST = 80
-CHUNK = 1 << 20
-PIPE = 1 << 20
+SPLICE_SIZE = 1 << 20  # bytes of one splice(2)
+PIPE_SIZE = 1 << 20  # bytes
 F_SETPIPE_SZ = 1031
-ROUNDS = 8  # of a pipe's size each that a connection may move in a row, while others wait
-SPARE_PIPES = 64  # kept open for the next that needs one
-MOST_GREETING = 512  # TLS clients that have not said yet whom they want
-GREETING_LIMIT = 10.0  # seconds for that
-MOST_IDLE = 8  # looks that may find nothing new; the kernel calls us again and again for who will not say more
-BACKLOG = 4096  # the kernel takes less where net.core.somaxconn is less
+MAX_ROUNDS = 8  # of up to PIPE_SIZE bytes that a connection moves in a row while others wait
+MAX_SPARE_PIPES = 64  # kept open for reuse
+MAX_HELLOS = 512  # connections whose ClientHello is incomplete
+HELLO_TIMEOUT = 10.0  # seconds for a ClientHello
+MAX_IDLE_READS = 8  # without new bytes: after a direction-close the kernel reports a socket as readable for ever
+BACKLOG = 4096  # of listen(2); net.core.somaxconn may be less
 
 
 def original_destination(sock: socket.socket) -> Address:
-    """Where a connection wanted to go before netfilter redirected it to us."""
+    """The destination of a connection before netfilter redirected it to us."""
     raw = sock.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16)
     port, address = struct.unpack_from("!2xH4s", raw)
     return socket.inet_ntoa(address), port
 
 
 class Pipes:
-    """Pipes to lend. Empty ones come back."""
+    """A pool of pipes."""
 
     def __init__(self) -> None:
         self._spare: list[PipeEnds] = []
@@ -65,12 +65,12 @@ class Pipes:
         if self._spare:
             return self._spare.pop()
         read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # the user's pipe budget may be spent; the default size works too
-            fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE)
+        with contextlib.suppress(OSError):  # the user's pipe limit may be reached; the default size works too
+            fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_SIZE)
         return read_end, write_end
 
     def give_back(self, pipe: PipeEnds, *, empty: bool) -> None:
-        if empty and len(self._spare) < SPARE_PIPES:
+        if empty and len(self._spare) < MAX_SPARE_PIPES:
             self._spare.append(pipe)
         else:
             for end in pipe:
@@ -78,21 +78,21 @@ class Pipes:
 
 
 @dataclass(eq=False, kw_only=True)
-class Half:
-    """One direction of a connection: what is read from ``source`` goes through a pipe to ``sink``."""
+class Direction:
+    """One direction of a connection: from ``source`` through a pipe to ``sink``."""
 
     source: socket.socket
     sink: socket.socket
     pipes: Pipes
     pipe: PipeEnds | None = None
-    held: int = 0
-    finished: bool = False  # the source has said all
-    closed: bool = False  # and the sink has been told
+    held: int = 0  # bytes in the pipe
+    finished: bool = False  # the source is at its end
+    closed: bool = False  # and the sink has been shut down for writing
 
     def pump(self) -> bool:
-        """Move what goes without waiting, and not so much that others wait for long. Whether anything moved."""
+        """Move bytes without blocking, up to MAX_ROUNDS. Whether any were moved."""
         any_moved = False
-        for _ in range(0 if self.closed else ROUNDS):
+        for _ in range(0 if self.closed else MAX_ROUNDS):
             moved = 0
             if not self.finished:
                 moved = self._fill()
@@ -110,15 +110,15 @@ class Half:
         return any_moved
 
     def copy(self) -> bool:
-        """Read a little where splice(2) does not: it stops before urgent data for good, recv(2) goes on behind it.
+        """Read with recv(2), which continues after urgent data; splice(2) stops before it for good.
 
-        Whether there was anything to read, were it the end.
+        Whether there was anything to read, or the end.
         """
         if self.finished or self.held:
             return False
         self.pipe = self.pipe or self.pipes.take()
         try:
-            self.held = os.write(self.pipe[1], self.source.recv(select.PIPE_BUF))  # so much goes into a pipe at once
+            self.held = os.write(self.pipe[1], self.source.recv(select.PIPE_BUF))  # PIPE_BUF bytes are written at once
         except BlockingIOError:
             self.release()
             return False
@@ -126,7 +126,7 @@ class Half:
         return True
 
     def release(self) -> None:
-        """Give the pipe back."""
+        """Return the pipe to the pool."""
         if self.pipe:
             self.pipes.give_back(self.pipe, empty=not self.held)
             self.pipe = None
@@ -135,16 +135,16 @@ class Half:
         if self.pipe is None:
             self.pipe = self.pipes.take()
         try:
-            count = os.splice(self.source.fileno(), self.pipe[1], CHUNK, flags=os.SPLICE_F_NONBLOCK)
+            count = os.splice(self.source.fileno(), self.pipe[1], SPLICE_SIZE, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
             return 0
-        # Before urgent data splice(2) says 0 as at the end, if the end has come.
+        # splice(2) returns 0 before urgent data too, if the end has been received after it.
         self.finished = count == 0 and not self.source.recv(1, socket.MSG_PEEK)
         self.held += count
         return count
 
     def _drain(self) -> int:
-        assert self.pipe is not None  # noqa: S101 - something is held
+        assert self.pipe is not None  # noqa: S101 - the pipe holds bytes
         try:
             count = os.splice(self.pipe[0], self.sink.fileno(), self.held, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
@@ -164,110 +164,113 @@ class Pair:
         self.source = source
         self.connecting = True
         self.ended = False
-        self.halves = [Half(source=source, sink=sink, pipes=pipes) for source, sink in ((inner, outer), (outer, inner))]
+        ends = ((inner, outer), (outer, inner))
+        self.directions = [Direction(source=source, sink=sink, pipes=pipes) for source, sink in ends]
 
     def interest(self, sock: socket.socket) -> int:
-        """What to wait for on one of the sockets."""
+        """The events to wait for on one of the sockets."""
         if self.connecting:
             return selectors.EVENT_WRITE if sock is self.sockets[1] else 0
         events = 0
-        for half in self.halves:
-            # What is held waits for the sink. How much a pipe takes is the kernel's secret: to wait for more while it
-            # may be full would be to spin.
-            if half.source is sock and not half.finished and not half.held:
+        for direction in self.directions:
+            # While the pipe holds bytes, wait for the sink only. How much more a pipe takes cannot be known: waiting
+            # for the source while the pipe may be full would be a busy loop.
+            if direction.source is sock and not direction.finished and not direction.held:
                 events |= selectors.EVENT_READ
-            if half.sink is sock and half.held:
+            if direction.sink is sock and direction.held:
                 events |= selectors.EVENT_WRITE
         return events
 
     @property
     def done(self) -> bool:
-        return all(half.closed for half in self.halves)
+        return all(direction.closed for direction in self.directions)
 
     def close(self) -> None:
         self.ended = True
         for sock in self.sockets:
             sock.close()
-        for half in self.halves:
-            half.release()
+        for direction in self.directions:
+            direction.release()
 
 
 class Admission(Protocol):
-    """Which quota a connection counts for, by its first bytes; None while too few have come."""
+    """Gives the quota that a connection counts for, by its first bytes; None while they are incomplete."""
 
     def __call__(self, first: bytes) -> PairQuota | None: ...
 
 
 @dataclass(eq=False, kw_only=True)
-class Greeting:
-    """A connection whose first bytes decide what becomes of it."""
+class PendingHello:
+    """A connection whose ClientHello is incomplete."""
 
     sock: socket.socket
     source: str
-    partner: Partner
+    target: ChooseTarget
     admission: Admission
-    deadline: float = field(default_factory=lambda: time.monotonic() + GREETING_LIMIT)
-    seen: int = 0  # bytes that were there at the last look
-    idle: int = 0  # looks in a row that found no more
+    deadline: float = field(default_factory=lambda: time.monotonic() + HELLO_TIMEOUT)
+    seen: int = 0  # bytes at the last read
+    idle: int = 0  # reads in a row without new bytes
     ended: bool = False
 
 
 def by_server_name(name: str, known: PairQuota, strangers: PairQuota) -> Admission:
-    """TLS clients that ask for this name are known; all others share what strangers get."""
+    """TLS clients that send this server name count for ``known``, all others for ``strangers``."""
 
     def decide(first: bytes) -> PairQuota | None:
         try:
-            asked = server_name(first)
+            requested = server_name(first)
         except NotTlsError:
             return strangers
-        if asked is None:
+        if requested is None:
             return None
-        return known if hmac.compare_digest(asked.encode(), name.encode()) else strangers
+        return known if hmac.compare_digest(requested.encode(), name.encode()) else strangers
 
     return decide
 
 
 class Splicer:
-    """All connections of a process, in one loop."""
+    """Relays all connections of a process, in one event loop."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._pipes = Pipes()
-        self._greetings: dict[int, Greeting] = {}  # by descriptor, the longest waiting first
+        self._hellos: dict[int, PendingHello] = {}  # by descriptor, oldest first
 
-    def listen(self, listener: socket.socket, partner: Partner, quota: PairQuota) -> None:
-        """Join every connection that ``listener`` accepts with a socket to the address that ``partner`` gives."""
-        self._listen(listener, lambda sock, source: self._join(sock, source, partner, quota))
+    def listen(self, listener: socket.socket, target: ChooseTarget, quota: PairQuota) -> None:
+        """Relay every connection that ``listener`` accepts to the address that ``target`` gives."""
+        self._listen(listener, lambda sock, source: self._join(sock, source, target, quota))
 
-    def listen_for_tls(self, listener: socket.socket, partner: Partner, admission: Admission) -> None:
-        """The same for connections whose client speaks first; its first bytes decide for which quota they count."""
-        self._listen(
-            listener,
-            lambda sock, source: self._greet(Greeting(sock=sock, source=source, partner=partner, admission=admission)),
-        )
+    def listen_for_tls(self, listener: socket.socket, target: ChooseTarget, admission: Admission) -> None:
+        """The same for TLS connections; ``admission`` chooses the quota by the ClientHello."""
+
+        def take(sock: socket.socket, source: str) -> None:
+            self._await_hello(PendingHello(sock=sock, source=source, target=target, admission=admission))
+
+        self._listen(listener, take)
 
     def _listen(self, listener: socket.socket, take: Callable[[socket.socket, str], None]) -> None:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, take))
 
     def run(self) -> None:
+        """Serve for ever."""
         while True:
-            for key, _ in self._selector.select(1.0 if self._greetings else None):
+            for key, _ in self._selector.select(1.0 if self._hellos else None):
                 key.data()
             now = time.monotonic()
-            for greeting in list(self._greetings.values()):
-                if greeting.deadline > now:
+            for hello in list(self._hellos.values()):
+                if hello.deadline > now:
                     break
-                self._refuse(greeting)
+                self._refuse(hello)
 
     def _accept(self, listener: socket.socket, take: Callable[[socket.socket, str], None]) -> None:
-        for _ in range(ACCEPTS):
+        for _ in range(ACCEPT_BATCH):
             try:
                 accepted, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in EXHAUSTED and not self._make_room():
+                if error.errno in EXHAUSTED_ERRNOS and not self._make_room():
                     time.sleep(EXHAUSTED_PAUSE)
                 return
             try:
@@ -276,67 +279,67 @@ class Splicer:
                 reset(accepted)
 
     def _make_room(self) -> bool:
-        """There are no descriptors, or no memory: give up whoever has waited longest to be heard, if anybody has."""
-        if not self._greetings:
+        """Free descriptors and memory: refuse the oldest connection without a ClientHello. Whether there was one."""
+        if not self._hellos:
             return False
-        self._refuse(next(iter(self._greetings.values())))
+        self._refuse(next(iter(self._hellos.values())))
         return True
 
-    # --- first bytes --------------------------------------------------------------------------------------------
+    # --- ClientHello --------------------------------------------------------------------------------------------
 
-    def _greet(self, greeting: Greeting) -> None:
-        if len(self._greetings) >= MOST_GREETING:
+    def _await_hello(self, hello: PendingHello) -> None:
+        if len(self._hellos) >= MAX_HELLOS:
             self._make_room()
-        greeting.sock.setblocking(False)
-        self._selector.register(greeting.sock, selectors.EVENT_READ, lambda: self._heed(greeting))
-        self._greetings[greeting.sock.fileno()] = greeting
+        hello.sock.setblocking(False)
+        self._selector.register(hello.sock, selectors.EVENT_READ, lambda: self._read_hello(hello))
+        self._hellos[hello.sock.fileno()] = hello
 
-    def _heed(self, greeting: Greeting) -> None:
-        """Look at what a client says first, and leave it for whom it is meant."""
-        if greeting.ended:
+    def _read_hello(self, hello: PendingHello) -> None:
+        """Peek at a client's first bytes, which stay in the socket for the target."""
+        if hello.ended:
             return
-        sock = greeting.sock
+        sock = hello.sock
         try:
-            first = sock.recv(LONGEST, socket.MSG_PEEK)
-            greeting.idle = 0 if len(first) > greeting.seen else greeting.idle + 1
-            if not first or greeting.idle > MOST_IDLE:
-                self._refuse(greeting)
+            first = sock.recv(MAX_HELLO_SIZE, socket.MSG_PEEK)
+            hello.idle = 0 if len(first) > hello.seen else hello.idle + 1
+            if not first or hello.idle > MAX_IDLE_READS:
+                self._refuse(hello)
                 return
-            greeting.seen = len(first)
-            quota = greeting.admission(first)
-            if quota is None and len(first) >= LONGEST:
-                self._refuse(greeting)
+            hello.seen = len(first)
+            quota = hello.admission(first)
+            if quota is None and len(first) >= MAX_HELLO_SIZE:
+                self._refuse(hello)
                 return
-            # Be woken by more than what is there, not again by the same.
+            # Be woken by more bytes, not again by the same ones.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(first) + 1 if quota is None else 1)
         except BlockingIOError:
             return
         except OSError:
-            self._refuse(greeting)
+            self._refuse(hello)
             return
         if quota is not None:
-            self._forget(greeting)
+            self._forget(hello)
             try:
-                self._join(sock, greeting.source, greeting.partner, quota)
+                self._join(sock, hello.source, hello.target, quota)
             except OSError:
                 reset(sock)
 
-    def _forget(self, greeting: Greeting) -> None:
-        greeting.ended = True
-        self._selector.unregister(greeting.sock)
-        del self._greetings[greeting.sock.fileno()]
+    def _forget(self, hello: PendingHello) -> None:
+        hello.ended = True
+        self._selector.unregister(hello.sock)
+        del self._hellos[hello.sock.fileno()]
 
-    def _refuse(self, greeting: Greeting) -> None:
-        self._forget(greeting)
-        reset(greeting.sock)
+    def _refuse(self, hello: PendingHello) -> None:
+        self._forget(hello)
+        reset(hello.sock)
 
-    # --- joined connections -------------------------------------------------------------------------------------
+    # --- relayed connections -------------------------------------------------------------------------------------
 
-    def _join(self, accepted: socket.socket, source: str, partner: Partner, quota: PairQuota) -> None:
-        """Raises OSError if there is no way on; the connection is then the caller's to close."""
+    def _join(self, accepted: socket.socket, source: str, target: ChooseTarget, quota: PairQuota) -> None:
+        """Connect to the target and relay. On OSError the caller closes the accepted connection."""
         if quota.full and (victim := quota.victim()):
             self._end(victim, abruptly=True)
-        other, address = self._find_partner(accepted, partner)
+        other, address = self._choose_target(accepted, target)
         try:
             for sock in (accepted, other):
                 sock.setblocking(False)
@@ -350,15 +353,15 @@ class Splicer:
         quota.add(source, pair)
         try:
             self._watch(pair)
-        except OSError:  # the kernel watches no more for us
+        except OSError:  # the limit of epoll watches is reached
             self._end(pair, abruptly=True)
 
-    def _find_partner(self, accepted: socket.socket, partner: Partner) -> tuple[socket.socket, Address]:
+    def _choose_target(self, accepted: socket.socket, target: ChooseTarget) -> tuple[socket.socket, Address]:
         while True:
             try:
-                return partner(accepted)
+                return target(accepted)
             except OSError as error:
-                if error.errno not in EXHAUSTED or not self._make_room():
+                if error.errno not in EXHAUSTED_ERRNOS or not self._make_room():
                     raise
 
     def _watch(self, pair: Pair) -> None:
@@ -373,7 +376,7 @@ class Splicer:
                 self._selector.unregister(sock)
 
     def _move(self, pair: Pair) -> None:
-        if pair.ended:  # by its other socket, or for want of room, in the same round of events
+        if pair.ended:  # by its other socket, or evicted, in the same round of events
             return
         try:
             if pair.connecting:
@@ -392,17 +395,17 @@ class Splicer:
             self._end(pair, abruptly=True)
 
     def _pump(self, pair: Pair) -> bool:
-        """Move what can be moved. Where there is no descriptor for a pipe, one that holds some has to go."""
+        """Move bytes in both directions. When there is no descriptor for a pipe, another connection is ended for it."""
         moved = False
         while True:
             try:
-                for half in pair.halves:
-                    moved |= half.pump()
-                if moved or not sum(half.copy() for half in pair.halves):
+                for direction in pair.directions:
+                    moved |= direction.pump()
+                if moved or not sum(direction.copy() for direction in pair.directions):
                     return moved
             except OSError as error:
                 victim = pair.quota.victim()
-                if error.errno not in EXHAUSTED:
+                if error.errno not in EXHAUSTED_ERRNOS:
                     raise
                 if not self._make_room():
                     if victim is None or victim is pair:

@@ -1,4 +1,4 @@
-"""The name that a TLS client asks for, from its first message (RFC 8446, section 4.1.2, and RFC 6066, section 3)."""
+"""The server name (SNI) in a TLS ClientHello (RFC 8446, section 4.1.2, and RFC 6066, section 3)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import struct
 RECORD = struct.Struct("!BHH")  # type, version, length
 HANDSHAKE, CLIENT_HELLO = 22, 1
 SERVER_NAME, HOST_NAME = 0, 0
-LONGEST = 16384  # bytes of a first message that we are willing to wait for
-MOST_RECORDS = 8  # that carry it: real clients need one or two, and each costs time whenever more bytes come
+MAX_HELLO_SIZE = 16384  # bytes of a ClientHello that we wait for
+MAX_RECORDS = 8  # that carry a ClientHello: real clients need one or two; all are parsed anew when more bytes come
 
 
 class NotTlsError(Exception):
-    """These are not the first bytes of a TLS client."""
+    """The bytes are not the start of a ClientHello."""
 
 
 def server_name(data: bytes) -> str | None:
-    """The name in a client's first bytes, empty if it gives none; None while too little has come."""
-    hello = _hello(data)
+    """The server name in a client's first bytes, empty if there is none; None while they are incomplete."""
+    hello = _client_hello(data)
     if hello is None:
         return None
     try:
@@ -37,16 +37,16 @@ def server_name(data: bytes) -> str | None:
     return ""
 
 
-def _hello(data: bytes) -> bytes | None:
-    """The client's first message, out of the records that carry it."""
+def _client_hello(data: bytes) -> bytes | None:
+    """The ClientHello, out of the records that carry it; None while it is incomplete."""
     message, position, needed = b"", 0, 4
-    for _ in range(MOST_RECORDS):
+    for _ in range(MAX_RECORDS):
         if len(data) - position < RECORD.size:
             if data and data[0] != HANDSHAKE:
                 raise NotTlsError("not a TLS record")
             return None
         kind, _, length = RECORD.unpack_from(data, position)
-        if kind != HANDSHAKE or not 0 < length <= LONGEST:
+        if kind != HANDSHAKE or not 0 < length <= MAX_HELLO_SIZE:
             raise NotTlsError("not a TLS record")
         message += data[position + RECORD.size : position + RECORD.size + length]
         position += RECORD.size + length
@@ -54,7 +54,7 @@ def _hello(data: bytes) -> bytes | None:
             raise NotTlsError("not a client's first message")
         if len(message) >= 4:
             needed = 4 + int.from_bytes(message[1:4])
-        if needed > LONGEST:
+        if needed > MAX_HELLO_SIZE:
             raise NotTlsError("a first message of impossible length")
         if len(message) >= needed:
             return message[:needed]

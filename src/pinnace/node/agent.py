@@ -3,7 +3,7 @@
 It stays in the host's network namespace, where it carries the node's packets, and holds the namespaces in which the
 node lives. It is the same on every node and in every model; the node with index 0 also has the control plane.
 
-    agent ── keeper ── init ── the node's processes (node.init)
+    agent ── monitor ── init ── the node's processes (node.init)
       ├ links          carries packets between the TUN device, other nodes and the outside
       ├ proxy          joins TCP connections across the border of the fabric
       ├ watch-head     on all nodes but the head: ends this node when the head has ended
@@ -25,18 +25,14 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.images import cache
 from pinnace.interpreter import python_argv
-from pinnace.network import border, links, listening
-from pinnace.network.accepting import raise_file_limit
-from pinnace.network.egress import Egress
+from pinnace.network import links, listening, router, tcp_proxy
 from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
-from pinnace.network.lookup import Lookup
 from pinnace.network.splice import BACKLOG
 from pinnace.node import messages
 from pinnace.node.certificates import Certificates
@@ -68,12 +64,12 @@ def name_servers() -> list[str]:
     return []
 
 
-def lease_images(node: NodeSpec) -> cache.Lease | None:
+def lease_images(node: NodeSpec) -> cache.CacheLease | None:
     """A directory with the images of earlier clusters, if they may stay on this host."""
     pool = cache.place(os.environ, os.getuid())
     if not pool or not cache.prepare(pool, mount_table()):
         return None
-    return cache.take(pool, cache.fitting(node.binary("containerd"), str(ids.given_ids())))
+    return cache.take(pool, cache.fitting(node.binary("containerd"), str(ids.subordinate_ranges())))
 
 
 def say(text: str) -> None:
@@ -82,7 +78,7 @@ def say(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BorderListeners:
+class ProxyListeners:
     """The ports of this host that lead into the fabric."""
 
     api: socket.socket | None
@@ -96,13 +92,13 @@ class Agent:
         self.node = node
         self.turn = turn
         self.certificates = certificates
-        self.lease: cache.Lease | None = None
+        self.lease: cache.CacheLease | None = None
         self.secret = node.cluster.link_key
         self.host_address = listening.host_address(node.name, node.cluster.listen)
         self.job = int(os.environ["SLURM_JOB_ID"]) if "SLURM_JOB_ID" in os.environ else None
         self.name_servers = name_servers()
         self.supervisor = Supervisor(self._services_changed)
-        self.keeper = 0
+        self.monitor = 0
         self.init: Channel
         self.failure = ""  # why init has ended
         self.exit_code = joining.EVICTED if node.tenant else 0  # of a pod that nobody asked: its head is gone
@@ -127,21 +123,21 @@ class Agent:
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
         links_at = self._listen()
         self._issue_certificates()
-        border_at = BorderListeners(
+        proxy_at = ProxyListeners(
             api=self._listen() if node.is_head else None,
             published=[self._publish(port) for port in node.cluster.publish],
         )
-        self._write_record(links_at, border_at.api)
+        self._write_record(links_at, proxy_at.api)
         wake, signals = watch_signals()
-        self.keeper, line = namespaces.start(
-            lambda line: run_init(node, line, self.name_servers, self.lease), self._keeping()
+        self.monitor, line = namespaces.start(
+            lambda line: run_init(node, line, self.name_servers, self.lease), self._cleanup()
         )
         self.init = Channel(line)
         fabric = self._receive_fabric()
         try:
             if signals:  # while the node was made: nothing runs in it yet
-                os.kill(self.keeper, namespaces.AGENT_GONE)
-            self._add_network(fabric, links_at, border_at)
+                os.kill(self.monitor, namespaces.AGENT_GONE)
+            self._add_network(fabric, links_at, proxy_at)
             self._add_helpers()
             self._loop(wake, signals)
             return self.exit_code
@@ -169,7 +165,7 @@ class Agent:
         reason = message.reason if isinstance(message, messages.Failed) else ""
         raise namespaces.NamespaceError(reason or "its network could not be made")
 
-    def _keeping(self) -> namespaces.Keeping:
+    def _cleanup(self) -> namespaces.Cleanup:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
 
         def sweep() -> None:
@@ -184,7 +180,7 @@ class Agent:
             elif lease:
                 cache.drop(lease.path)
 
-        return namespaces.Keeping(sweep=sweep, end=end)
+        return namespaces.Cleanup(sweep=sweep, end=end)
 
     def _issue_certificates(self) -> None:
         """Of the nodes whose names are known now: all of a job's by its first, those of others by themselves."""
@@ -202,18 +198,24 @@ class Agent:
 
     # --- the processes beside the agent ---------------------------------------------------------------------------
 
-    def _add_network(self, fabric: list[int], links_at: socket.socket, border_at: BorderListeners) -> None:
-        tun, egress, netns_sockets = fabric
-        inside = self._inside()
-        self._helper("links", lambda channel: self._carry(channel, tun, links_at))
+    def _add_network(self, fabric: list[int], links_at: socket.socket, proxy_at: ProxyListeners) -> None:
+        tun, egress_listener, netns_sockets = fabric
+        cluster = self.node.cluster
+        addresses = tcp_proxy.ProxyAddresses(
+            ranges=cluster.ranges,
+            address=self.node.address,
+            api=(str(cluster.ranges.node(HEAD)), API_PORT),
+            api_name=cluster.api_name,
+        )
+        self._helper("links", lambda channel: self._route(channel, tun, links_at))
         self._helper(
             "proxy",
-            lambda _channel: border.run(
-                inside,
-                way_out=egress,
-                door=netns_sockets,
-                api=border_at.api,
-                published=border_at.published,
+            lambda _channel: tcp_proxy.run(
+                addresses,
+                egress_listener=egress_listener,
+                netns_sockets=netns_sockets,
+                api=proxy_at.api,
+                published=proxy_at.published,
                 name_servers=self.name_servers,
             ),
         )
@@ -294,7 +296,7 @@ class Agent:
             case messages.Failed(reason=reason):
                 self.failure = reason
             case None:
-                self.init.close()  # its keeper ends next
+                self.init.close()  # its monitor ends next
 
     def _reap(self) -> bool:
         """Take note of all children that have ended. Whether the node has."""
@@ -305,7 +307,7 @@ class Agent:
                 return False
             if not pid:
                 return False
-            if pid == self.keeper:
+            if pid == self.monitor:
                 self._ended(os.waitstatus_to_exitcode(status))
                 return True
             ended = self.supervisor.reaped(pid, status)
@@ -313,7 +315,7 @@ class Agent:
                 say(f"{ended.service.name} ended ({ended.last_end}); starting it again")
 
     def _ended(self, code: int) -> None:
-        """The keeper has ended, and with it the node."""
+        """The monitor has ended, and with it the node."""
         if code:
             while self.init.fileno() >= 0:
                 self._init_message()
@@ -363,7 +365,7 @@ class Agent:
             return
         from pinnace.podjobs.ranks import server  # noqa: PLC0415 - as above
 
-        ranks = server.Server(self.node, self.keeper)
+        ranks = server.RankServer(self.node, self.monitor)
         on_message(channel, messages.Stop, ranks.end)
         ranks.serve(listener)
 
@@ -398,51 +400,22 @@ class Agent:
             sock.recv(1)  # nothing is ever sent here
         return held
 
-    def _carry(self, channel: Channel, tun: int, links_at: socket.socket) -> None:
-        """Move packets between the TUN device, the links and the outside."""
-        raise_file_limit()
-        node, ranges = self.node, self.node.cluster.ranges
-
-        lookup = Lookup(NodeAddresses(node.cluster.nodes).find)
-        known: dict[int, links.Link] = {}
-
-        def route(destination: int) -> links.Link | links.Discard | None:
-            owner = ranges.owner(destination)
-            if owner is None or destination == int(ranges.resolver):
-                return None
-            if owner > ranges.last_index:  # of the nodes' range, but no node can have it
-                return links.Discard()
-            link = known.get(owner)
-            if link is None:
-                link = known[owner] = links.Link(node.index, owner, self.secret, lookup)
-            return link
-
-        egress = Egress(tun, ranges, lambda: self.name_servers)
-
-        def serve() -> None:
-            try:
-                links.serve(
-                    links_at,
-                    self.secret,
-                    index=node.index,
-                    address=self.host_address,
-                    last_index=ranges.last_index,
-                    tun=tun,
-                    stop=lambda: channel.send(messages.Stop()),
-                )
-            finally:  # a node that only sends is of no use; the agent starts the helper again
-                traceback.print_exc()
-                os._exit(1)
-
-        threading.Thread(target=serve, daemon=True, name="links").start()
-        links.send_from_tun(tun, route, egress.packet)
+    def _route(self, channel: Channel, tun: int, links_at: socket.socket) -> None:
+        """Route the node's packets."""
+        cluster = self.node.cluster
+        router.run(
+            tun,
+            links_at,
+            self.secret,
+            index=self.node.index,
+            address=self.host_address,
+            ranges=cluster.ranges,
+            find=NodeAddresses(cluster.nodes).find,
+            name_servers=self.name_servers,
+            on_stop=lambda: channel.send(messages.Stop()),
+        )
 
     # --- sockets --------------------------------------------------------------------------------------------------
-
-    def _inside(self) -> border.Inside:
-        cluster = self.node.cluster
-        api = (str(cluster.ranges.node(HEAD)), API_PORT)
-        return border.Inside(ranges=cluster.ranges, address=self.node.address, api=api, api_name=cluster.api_name)
 
     def _listen(self) -> socket.socket:
         """A port of this host that the others can reach."""
@@ -475,7 +448,7 @@ def on_message(channel: Channel, kind: type[messages.Message], react: Callable[[
 def watch_signals() -> tuple[int, list[int]]:
     """From now on signals are only noted, for the loop; gives the descriptor that wakes it, and the signals that came.
 
-    While a node is made, its keeper must not be left alone: if the agent ended, Slurm would kill the keeper before that
+    While a node is made, its monitor must not be left alone: if the agent ended, Slurm would kill the monitor before it
     has removed the node's files.
     """
     wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.network.addresses import choose, routes
-from pinnace.network.wiring import look_in_sbin, wire
+from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
 from pinnace.sandbox import ids, namespaces, scratch
 from pinnace.sandbox.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
 from pinnace.sandbox.mounts import mount_node
@@ -78,7 +78,7 @@ def failed(name: str, text: str, hint: str) -> Check:
 
 def host_checks(base: Path) -> Iterator[Check]:
     """All that a node needs of this host. The trial comes last, and only if it has a chance."""
-    look_in_sbin()
+    add_sbin_to_path()
     needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base), watches()]
     yield from needed
     yield addresses()
@@ -107,12 +107,12 @@ def user_namespaces() -> Check:
 def subordinate_ids() -> Check:
     """Without them there are clusters too, in which everybody is the user."""
     name = "subordinate ids"
-    given = ids.given_ids()
-    wish = f"{ADMINISTRATORS} for newuidmap, and {ids.IDS} ids in {ids.SUBUID} and {ids.SUBGID}."
+    given = ids.subordinate_ranges()
+    wish = f"{ADMINISTRATORS} for newuidmap, and {ids.MAX_IDS} ids in {ids.SUBUID} and {ids.SUBGID}."
     if given is None:
         return warning(name, "none: all containers run as you, whatever they ask for", wish)
     count = min(count for _, count in given)
-    if count < ids.IDS:
+    if count < ids.MAX_IDS:
         return warning(name, f"only {count}: images with files of other users may fail", wish)
     return ok(name, f"{count} in {ids.SUBUID} and {ids.SUBGID}")
 
@@ -232,12 +232,12 @@ def trial(base: Path) -> list[Check]:
     """Make a node, as an agent does, and see how far it gets."""
     try:
         directory = scratch.make(base, os.getuid())
-        keeping = namespaces.Keeping(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
+        cleanup = namespaces.Cleanup(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
         try:
-            keeper, line = namespaces.start(lambda line: _try_inside(line, directory), keeping)
+            monitor, line = namespaces.start(lambda line: _try_inside(line, directory), cleanup)
             with line:
                 heard = line.recv(1 << 16)
-            os.waitpid(keeper, 0)
+            os.waitpid(monitor, 0)
         finally:
             scratch.remove(directory)
     except (OSError, namespaces.NamespaceError) as error:
@@ -251,7 +251,7 @@ def _try_inside(line: socket.socket, directory: Path) -> None:
     checks = []
     try:
         mount_node(directory, {})
-        wire(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
+        set_up_netns(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
         checks.append(ok("node", "namespaces, mounts and network can be made"))
         checks += [_overlay(), _bridge()]
     except (OSError, RuntimeError) as error:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from pinnace.images import cache, cache_closing, registry
 from pinnace.interpreter import python_argv
-from pinnace.network import proxies
-from pinnace.network.netns_sockets import attend
-from pinnace.network.wiring import wire
+from pinnace.network import netns_sockets
+from pinnace.network.netns_setup import set_up_netns
+from pinnace.network.no_proxy import no_proxy_variables
 from pinnace.node import messages
 from pinnace.node.forking import fork
 from pinnace.node.messages import Channel
@@ -27,12 +27,12 @@ from pinnace.node.services import containerd, kube_proxy, kubelet
 from pinnace.node.services.runc_wrapper import Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
-from pinnace.sandbox.environment import forget_the_rest
+from pinnace.sandbox.environment import restrict_environment
 from pinnace.sandbox.ids import last_id
 from pinnace.sandbox.linux import sethostname
 from pinnace.sandbox.mounts import VOLUMES, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
-from pinnace.sandbox.one_user import pretend
+from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.spec import API_PORT, HEAD, METRICS_DELAY
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
@@ -48,7 +48,7 @@ POLL_INTERVAL = 0.01  # seconds between looks at a file or a table
 MAX_REASON = 2048  # characters
 
 
-def run_init(node: NodeSpec, line: socket.socket, name_servers: list[str], lease: cache.Lease | None) -> None:
+def run_init(node: NodeSpec, line: socket.socket, name_servers: list[str], lease: cache.CacheLease | None) -> None:
     """Be the first process of a node. ``line`` leads to the agent, which is told the reason if this fails."""
     agent = Channel(line)
     try:
@@ -62,7 +62,7 @@ class Init:
     """The life of a node."""
 
     def __init__(
-        self, node: NodeSpec, agent: Channel, name_servers: list[str], lease: cache.Lease | None = None
+        self, node: NodeSpec, agent: Channel, name_servers: list[str], lease: cache.CacheLease | None = None
     ) -> None:
         self.node = node
         self.agent = agent
@@ -78,7 +78,7 @@ class Init:
         self._mounts()
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
-            pretend()
+            ignore_id_changes()
         added = ranks.added(self.node, os.environ) if self.node.has_ranks else None
         bundles = Requests(RUN / "bundles")
         self._services()
@@ -116,21 +116,21 @@ class Init:
 
     def _environment(self) -> None:
         """For all that runs here: what it needs of the user's own, but for what only has a meaning outside."""
-        forget_the_rest()
+        restrict_environment()
         (RUN / "tmp").mkdir()
         os.environ["TMPDIR"] = str(RUN / "tmp")  # what a killed process has in there, the host's own would keep
-        os.environ.update(proxies.around(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
+        os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Make the fabric on this node and hand its ends to the agent."""
+        """Set up the network, and pass the TUN device, the egress listener and the netns socket pair to the agent."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun, way_out = wire(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
+        tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.agent.send(messages.Fabric(), tun, way_out.fileno(), outside.fileno())
+        self.agent.send(messages.Fabric(), tun, egress_listener.fileno(), outside.fileno())
         os.close(tun)
-        way_out.close()
+        egress_listener.close()
         outside.close()
-        self.task("netns-sockets", lambda: attend(inside), RestartPolicy.ALWAYS)
+        self.task("netns-sockets", lambda: netns_sockets.serve(inside), RestartPolicy.ALWAYS)
 
     def _services(self) -> None:
         node = self.node

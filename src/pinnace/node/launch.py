@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.controlplane.placement import HEAD_TAINT
 from pinnace.errors import PinnaceError, UnsafePathError
-from pinnace.network.wiring import look_in_sbin
+from pinnace.network.netns_setup import add_sbin_to_path
 from pinnace.node import checks
 from pinnace.node.agent import Agent, leave_on_signals, say
 from pinnace.node.stopping import ask_to_stop
@@ -54,7 +54,7 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
     if args.stop:
         return 0 if ask_to_stop(args.cluster) else 1
     leave_on_signals()
-    look_in_sbin()
+    add_sbin_to_path()
     try:
         spec = ClusterSpec.load(args.cluster.resolve())
     except UnsafePathError as error:

@@ -1,7 +1,7 @@
-"""What the processes of a node get of the user's environment.
+"""The environment variables of a node's processes: a selection of the user's.
 
-sbatch and srun hand on all of it, and users keep tokens and passwords there. A pod that sees the node's processes, as a
-privileged one does, could read them. So the node gets what its programs need to find their files and the network.
+sbatch and srun pass all of them on, and users keep tokens and passwords there. A pod that sees the node's processes, as
+a privileged one does, could read them. So the node gets only what its programs need to find files and the network.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ KEPT = OF_JOBS | {
     "PINNACE_HOME", "PINNACE_IMAGE_CACHE", "PINNACE_SCRATCH", "PINNACE_TRUST",
     "SSL_CERT_DIR", "SSL_CERT_FILE",
 }  # fmt: skip
-KEPT_FAMILIES = ("LC_", "PYTHON")
-PROXIES = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}  # in small letters or large ones
+KEPT_PREFIXES = ("LC_", "PYTHON")
+PROXY_VARIABLES = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}  # in lower or upper case
 
 
-def of_node(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part that a node's processes get."""
+def node_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a node's processes get."""
     return {
         name: value
         for name, value in environment.items()
-        if name in KEPT or name.startswith(KEPT_FAMILIES) or name.lower() in PROXIES
+        if name in KEPT or name.startswith(KEPT_PREFIXES) or name.lower() in PROXY_VARIABLES
     }
 
 
-def forget_the_rest() -> None:
-    """Let this process, and all that it starts, have that part alone; /proc shows no more of it either.
+def restrict_environment() -> None:
+    """Remove all other variables from this process, from those that it starts, and from /proc/self/environ.
 
-    The kernel shows the memory in which a process found its environment when its program was started, so what is kept
-    is copied, and that memory is overwritten.
+    /proc/PID/environ shows the memory in which the process got its environment when it was started. So the kept
+    variables are copied, and that memory is overwritten.
     """
-    kept = of_node(os.environ)
+    kept = node_environment(os.environ)
     for name in list(os.environ):
         del os.environ[name]
     os.environ.update(kept)

@@ -70,7 +70,7 @@ def mount(source: str, target: str, filesystem: str = "", flags: int = 0, data: 
 
 
 def mount_setattr(path: str, *, flags: int, attr_set: int) -> None:
-    """From Linux 5.12. With AT_RECURSIVE it is for all mounts below, too."""
+    """From Linux 5.12. With AT_RECURSIVE it applies to all mounts below, too."""
     about = struct.pack("4Q", attr_set, 0, 0, 0)  # struct mount_attr
     _check(_libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path.encode(), flags, about, len(about)), "mount_setattr", path)
 
@@ -105,22 +105,22 @@ def prctl(option: int, value: int) -> None:
 
 
 def no_new_privileges() -> None:
-    """From now on no program gives this process, or what comes of it, more rights: setuid files are ordinary ones."""
+    """Let execve(2) give this process and its children no more privileges: setuid bits have no effect."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def keep_capabilities(kept: int) -> None:
-    """Drop all others, by the mask ``kept``, from the bounding set: they cannot come back. See capabilities(7)."""
+    """Drop all capabilities that are not in the mask ``kept`` from the bounding set, for good. See capabilities(7)."""
     for number in range(64):
         if not kept >> number & 1:
             try:
                 prctl(PR_CAPBSET_DROP, number)
             except OSError as error:
-                if error.errno == errno.EINVAL:  # the kernel knows no more
+                if error.errno == errno.EINVAL:  # beyond the kernel's last capability
                     return
                 raise
 
 
 def die_with_parent(signal: int) -> None:
-    """Ask the kernel for a signal when the parent ends, however it ends."""
+    """Have the kernel send this process a signal when its parent ends, however it ends."""
     prctl(PR_SET_PDEATHSIG, signal)

@@ -1,6 +1,7 @@
-"""What is mounted, from /proc/PID/mountinfo (see proc(5)).
+"""Mount points, from /proc/PID/mountinfo (see proc(5)).
 
-Any user of the host may be able to mount something, at a place whose name is no text, or has Unicode's line ends in it.
+Any user of the host may be able to mount something at a path that is not valid UTF-8, or that has Unicode's line ends
+in it. So paths are decoded as the file system's, and lines end with a line feed only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-OCTAL = re.compile(rb"\\([0-7]{3})")
+OCTAL_ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,25 +26,38 @@ class MountPoint:
 
 
 def mount_table(process: int | str = "self") -> str:
-    """The mounts that a process sees, as the kernel says it."""
+    """The text of a process's mountinfo."""
     return os.fsdecode(Path(f"/proc/{process}/mountinfo").read_bytes())
 
 
 def mount_points(table: str) -> list[MountPoint]:
+    """Parse the text of a mountinfo file."""
     return [_mount_point(line.split(" ")) for line in table.split("\n") if line]
 
 
-def _mount_point(words: list[str]) -> MountPoint:
-    dash = words.index("-")
+def filesystem_on(target: str, table: str) -> str:
+    """The type of the file system that is mounted on a directory; empty if none is. The last mount counts."""
+    types = [point.filesystem for point in mount_points(table) if point.target == target]
+    return types[-1] if types else ""
+
+
+def filesystem_of_device(device: int, table: str) -> str:
+    """The type of the file system on a device (``st_dev``); empty if it is not mounted."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return next((point.filesystem for point in mount_points(table) if point.device == number), "")
+
+
+def _mount_point(fields: list[str]) -> MountPoint:
+    separator = fields.index("-")
     return MountPoint(
-        device=words[2],
-        root=_plain(words[3]),
-        target=_plain(words[4]),
-        filesystem=words[dash + 1],
-        options=_plain(words[dash + 3]),
+        device=fields[2],
+        root=_unescape(fields[3]),
+        target=_unescape(fields[4]),
+        filesystem=fields[separator + 1],
+        options=_unescape(fields[separator + 3]),
     )
 
 
-def _plain(text: str) -> str:
-    """Without the kernel's escapes for spaces and line ends."""
-    return os.fsdecode(OCTAL.sub(lambda found: bytes([int(found[1], 8)]), os.fsencode(text)))
+def _unescape(text: str) -> str:
+    """Replace the kernel's octal escapes, which stand for spaces and line ends."""
+    return os.fsdecode(OCTAL_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), os.fsencode(text)))

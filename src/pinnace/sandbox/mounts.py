@@ -1,8 +1,8 @@
 """The file systems of a node, as a plan that can be described before it is executed.
 
-A node has a root directory of its own, on the host's disk, in which everything of the host's root appears at its
-place. So the kubelet may create ``/data`` for a pod that asks for it, and the user's working directory can be ``/app``,
-though neither may be created on the host. Changes of the host's mounts, such as automounted homes, are still seen.
+A node has a root directory of its own, on the host's disk, in which every entry of the host's root is bind-mounted. So
+the kubelet may create ``/data`` for a pod that asks for it, and the user's working directory can be ``/app``, though
+neither may be created on the host. Later mounts of the host, such as automounted homes, still propagate.
 """
 
 from __future__ import annotations
@@ -36,22 +36,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Protocol
 
-    class Step(Protocol):
-        """One thing to do inside the new mount namespace."""
+    class MountStep(Protocol):
+        """One step of the plan, executed inside the new mount namespace."""
 
         def describe(self) -> str: ...
         def execute(self) -> None: ...
 
 
 HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
-OWN = {"proc", "run"}  # not the host's
+NOT_MIRRORED = {"proc", "run"}  # the node has its own
 VOLUMES = "/var/lib/pinnace/volumes"  # of the storage class `scratch`
-LOCAL = {"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log", "volumes": VOLUMES}
+LOCAL_DIRECTORIES = {
+    "kubelet": "/var/lib/kubelet",
+    "containerd": "/var/lib/containerd",
+    "log": "/var/log",
+    "volumes": VOLUMES,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """One call of mount(2). ``make`` are directories to create in it afterwards."""
+    """One call of mount(2). ``make`` are directories to create in the mount afterwards."""
 
     target: str
     source: str = "none"
@@ -71,7 +76,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """An entry of the host's root, at the same place in the node's."""
+    """An entry of the host's root, at the same path in the node's."""
 
     root: str
     name: str
@@ -92,8 +97,8 @@ class Mirror:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Directory:
-    """A directory to be there."""
+class MakeDirectory:
+    """Create a directory and its parents."""
 
     path: str
 
@@ -105,8 +110,8 @@ class Directory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pivot:
-    """Make a directory the root, and let go of the old one. See pivot_root(2) for why both names are a dot."""
+class PivotRoot:
+    """Make a directory the root, and unmount the old one. See pivot_root(2) for why both arguments are a dot."""
 
     root: str
 
@@ -122,40 +127,41 @@ class Pivot:
 
 def node_mounts(
     scratch: Path, entries: Iterable[str], binds: Mapping[str, str], containerd: Path | None = None
-) -> list[Step]:
-    """The plan. ``entries`` are the names in the host's root, ``binds`` leads from places in the node to the host's.
+) -> list[MountStep]:
+    """The plan. ``entries`` are the names in the host's root, ``binds`` maps paths in the node to paths on the host.
 
-    ``containerd`` is where containerd's files are, if they are not to go with the node.
+    ``containerd`` is the directory of containerd's files, if they are to outlive the node.
     """
-    sources = {name: scratch / name for name in LOCAL} | ({"containerd": containerd} if containerd else {})
+    sources = {name: scratch / name for name in LOCAL_DIRECTORIES} | ({"containerd": containerd} if containerd else {})
     root = str(scratch / "root")
-    steps: list[Step] = [
+    steps: list[MountStep] = [
         Mount(target="/", flags=MS_REC | MS_SLAVE),
         Mount(target=root, source=root, flags=MS_BIND),
-        Mount(target=root, flags=MS_UNBINDABLE),  # or it would appear again in itself, below the mirror of /tmp
-        *(Mirror(root=root, name=name) for name in sorted(entries) if name not in OWN),
-        Directory(path=f"{root}/proc"),
+        Mount(target=root, flags=MS_UNBINDABLE),  # or it would appear in itself, below the mirror of /tmp
+        *(Mirror(root=root, name=name) for name in sorted(entries) if name not in NOT_MIRRORED),
+        MakeDirectory(path=f"{root}/proc"),
         Mount(target=f"{root}/proc", source="proc", filesystem="proc", flags=HARDENED),
-        Directory(path=f"{root}/run"),
+        MakeDirectory(path=f"{root}/run"),
         Mount(target=f"{root}/run", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("pinnace", "lock", "containerd")),
         Mount(target=f"{root}/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("kubelet", "containerd", "cni", "etcd", "pinnace/volumes")),
         Mount(target=f"{root}/sys/fs/cgroup", filesystem="cgroup2", flags=HARDENED),
-        *(Mount(target=f"{root}{target}", source=str(sources[name]), flags=MS_BIND) for name, target in LOCAL.items()),
+        *(Mount(target=f"{root}{target}", source=str(sources[name]), flags=MS_BIND)
+          for name, target in LOCAL_DIRECTORIES.items()),
     ]  # fmt: skip
     for target, source in binds.items():
         steps += [
-            Directory(path=f"{root}{target}"),
+            MakeDirectory(path=f"{root}{target}"),
             Mount(target=f"{root}{target}", source=source, flags=MS_BIND | MS_REC),
         ]
-    return [*steps, Pivot(root=root)]
+    return [*steps, PivotRoot(root=root)]
 
 
 def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None = None) -> None:
-    """Execute the plan in a mount namespace of our own, and say which step of it failed."""
+    """Execute the plan in a new mount namespace. The error names the step that failed."""
     unshare(CLONE_NEWNS)
-    for name in ("root", *LOCAL):
+    for name in ("root", *LOCAL_DIRECTORIES):
         (scratch / name).mkdir(exist_ok=True)
     for step in node_mounts(scratch, os.listdir("/"), binds, containerd):  # noqa: PTH208
         try:
@@ -165,19 +171,12 @@ def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None 
 
 
 def make_read_only(paths: Iterable[str]) -> None:
-    """Let directories be read in this mount namespace, and written nowhere in it. A host may lack some of them.
+    """Make directories, with all mounts below them, read-only in this mount namespace. Missing ones are skipped.
 
-    What the host mounts in them later would come writable, so it does not come at all.
+    Later mounts of the host below them would propagate as writable, so propagation is turned off.
     """
     for path in paths:
         if Path(path).is_dir():
             mount(path, path, flags=MS_BIND | MS_REC)
             mount("none", path, flags=MS_REC | MS_PRIVATE)
             mount_setattr(path, flags=AT_RECURSIVE, attr_set=MOUNT_ATTR_RDONLY)
-
-
-def file_system(target: str, table: str) -> str:
-    """The type of the file system that is mounted on a directory, from /proc/self/mounts; empty if none is."""
-    lines = (line.split(" ") for line in table.split("\n") if line)
-    types = [words[2] for words in lines if words[1] == target]
-    return types[-1] if types else ""

@@ -1,15 +1,15 @@
 """The namespaces of a node, made by an ordinary user.
 
-    agent ── keeper ── init
-              │         PID 1 of the node: all its processes are below it, and end with it
-              └─ root of the user namespace; stays behind to remove what belongs to mapped users
+    agent ── monitor ── init
+              │          PID 1 of the node: all its processes are below it, and end with it
+              └─ root of the user namespace; waits for init, then removes the files of mapped users
 
-The keeper stays in the host's mount namespace. There the node's directory holds nothing but the node's own files; in
-the node's namespace the user's home is mounted below it, and to remove it there would remove the home.
+The monitor stays in the host's mount namespace. There the node's directory has nothing but the node's own files; in the
+node's namespace the user's home is mounted below it, and removing it there would remove the home.
 
-If the agent ends, however it ends, the kernel tells the keeper, with SIGUSR2: Slurm may send SIGTERM to every process
-of a job that it ends, and that one is not for the keeper. If the keeper ends, the kernel kills init, and with init
-every process of the node.
+If the agent ends, however it ends, the kernel sends SIGUSR2 to the monitor. It is not SIGTERM, because Slurm may send
+SIGTERM to every process of a job that it ends, which must not end the monitor. If the monitor ends, the kernel kills
+init, and with init every process of the node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.sandbox.ids import IDS, given_ids
+from pinnace.sandbox.ids import MAX_IDS, subordinate_ranges
 from pinnace.sandbox.linux import (
     CLONE_NEWCGROUP,
     CLONE_NEWIPC,
@@ -41,16 +41,17 @@ from pinnace.sandbox.linux import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REST = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-AGENT_GONE = signal.SIGUSR2
-SWEEP_LIMIT = 20.0  # seconds
+NODE_NAMESPACES = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+AGENT_GONE = signal.SIGUSR2  # to the monitor: the agent has ended
+SWEEP_TIMEOUT = 20.0  # seconds that the monitor waits for ``Cleanup.sweep`` at its end
+USERNS_READY = b"u"
 ONE_USER, MANY_USERS = b"1", b"m"
-WATCHED = {AGENT_GONE, signal.SIGCHLD}
-IN_ORDER = 3  # the exit code of an init that has left its files so that others can use them
+MONITOR_SIGNALS = {AGENT_GONE, signal.SIGCHLD}
+IN_ORDER = 3  # exit code of an init that has left its files in a state that later nodes can use
 
 
 class NamespaceError(Exception):
-    """The kernel or the site does not let us make a node here. ``hint`` says what to do, where we know it."""
+    """The kernel or the site does not let us make a node here. ``hint`` says what to do, if we know it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -58,10 +59,11 @@ class NamespaceError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
-    """What the keeper does with files, as root of the user namespace, in the host's mount namespace.
+class Cleanup:
+    """Removal of files by the monitor, as root of the user namespace, in the host's mount namespace.
 
-    ``sweep`` removes what dead nodes have left, while the node lives; ``end`` gets whether the node left in order.
+    ``sweep`` removes the files of dead nodes while this one runs. ``end`` removes this node's; its argument is whether
+    the node ended in order.
     """
 
     sweep: Callable[[], None]
@@ -69,38 +71,38 @@ class Keeping:
 
 
 def map_ids(pid: int) -> bytes:
-    """Give a new user namespace root (us) and, if the site's table has them for us, the users 1 to 65536.
+    """Map root of a new user namespace to us and, if we have subordinate IDs, the users 1 to 65536 to those.
 
-    Says which, in the way in which the namespace's first process wants to hear it.
+    Returns ONE_USER or MANY_USERS, as the namespace's first process expects it.
     """
     uid, gid = os.getuid(), os.getgid()
-    given = given_ids()
-    if given is None:
+    ranges = subordinate_ranges()
+    if ranges is None:
         for file, content in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
             Path(f"/proc/{pid}/{file}").write_text(content)
         return ONE_USER
-    for tool, own, (begin, count) in (("newuidmap", uid, given[0]), ("newgidmap", gid, given[1])):
-        argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, IDS))]
+    for tool, own, (begin, count) in (("newuidmap", uid, ranges[0]), ("newgidmap", gid, ranges[1])):
+        argv = [tool, str(pid), "0", str(own), "1", "1", str(begin), str(min(count, MAX_IDS))]
         result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
         if result.returncode:
             raise NamespaceError(f"{tool}: {result.stderr.strip()}")
     return MANY_USERS
 
 
-def start(inside: Callable[[socket.socket], None], keeping: Keeping) -> tuple[int, socket.socket]:
-    """Make the namespaces and run ``inside`` as their first process. Gives the keeper's pid and a socket to ``inside``.
+def start(init: Callable[[socket.socket], None], cleanup: Cleanup) -> tuple[int, socket.socket]:
+    """Make the namespaces and run ``init`` as their first process. Returns the monitor's PID and a socket to init.
 
-    ``inside`` makes the mount namespace itself (see ``mounts.mount_node``), and says over the socket why it fails.
+    ``init`` makes the mount namespace itself (see ``mounts.mount_node``), and reports over the socket why it fails.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()
-    keeper = os.fork()
-    if keeper == 0:
+    monitor = os.fork()
+    if monitor == 0:
         try:
             ours.close()
             ready_ours.close()
-            code = _keep(inside, theirs, ready_theirs, keeping)
-        except BaseException:  # noqa: BLE001 - nothing of ours may run on in a forked process
+            code = _monitor(init, theirs, ready_theirs, cleanup)
+        except BaseException:  # noqa: BLE001 - a forked process must not return into the caller
             traceback.print_exc()
             code = 1
         sys.stderr.flush()
@@ -108,14 +110,14 @@ def start(inside: Callable[[socket.socket], None], keeping: Keeping) -> tuple[in
     theirs.close()
     ready_theirs.close()
     with ready_ours:
-        if ready_ours.recv(1) != b"u":
+        if ready_ours.recv(1) != USERNS_READY:
             raise NamespaceError("this host does not allow user namespaces")
-        ready_ours.send(map_ids(keeper))
-    return keeper, ours
+        ready_ours.send(map_ids(monitor))
+    return monitor, ours
 
 
 def as_root(work: Callable[[], bool]) -> bool:
-    """Do something as the owner of what the pods' users have left, in a user namespace. Whether it succeeded."""
+    """Run ``work`` as root of a user namespace, which owns the files of pods' users. Whether it succeeded."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -128,7 +130,7 @@ def as_root(work: Callable[[], bool]) -> bool:
     theirs.close()
     try:
         with ours:
-            if ours.recv(1) == b"u":
+            if ours.recv(1) == USERNS_READY:
                 ours.send(map_ids(child))
     except NamespaceError:
         return False
@@ -138,9 +140,9 @@ def as_root(work: Callable[[], bool]) -> bool:
 
 
 def _become_root(ready: socket.socket) -> bool:
-    """Enter a new user namespace, whose ids the other end of the line has to map. Whether it has."""
+    """Enter a new user namespace, whose IDs the process at the other end of ``ready`` maps. Whether it has."""
     unshare(CLONE_NEWUSER)
-    ready.send(b"u")
+    ready.send(USERNS_READY)
     users = ready.recv(1)
     if users not in {ONE_USER, MANY_USERS}:
         return False
@@ -151,51 +153,53 @@ def _become_root(ready: socket.socket) -> bool:
     return True
 
 
-def _keep(inside: Callable[[socket.socket], None], line: socket.socket, ready: socket.socket, keeping: Keeping) -> int:
+def _monitor(
+    init: Callable[[socket.socket], None], channel: socket.socket, ready: socket.socket, cleanup: Cleanup
+) -> int:
+    """Start init in its namespaces, wait for its end, and clean up. Returns the exit code."""
     if not _become_root(ready):
         return 1
-    sweeper = os.fork()  # before there is a PID namespace: what is in that one dies with init
+    sweeper = os.fork()  # before the PID namespace is made: its processes die with init
     if sweeper == 0:
         die_with_parent(signal.SIGKILL)
-        keeping.sweep()
+        cleanup.sweep()
         os._exit(0)
-    unshare(REST)
+    unshare(NODE_NAMESPACES)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, MONITOR_SIGNALS)
     agent = os.getppid()
-    init = os.fork()
-    if init == 0:
+    pid = os.fork()
+    if pid == 0:
         die_with_parent(signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, MONITOR_SIGNALS)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         try:
-            inside(line)
+            init(channel)
         except BaseException:  # noqa: BLE001 - see above
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
         os._exit(0)
-    line.close()
+    channel.close()
     die_with_parent(AGENT_GONE)
-    if os.getppid() != agent:  # it ended before we asked to be told
-        os.kill(init, signal.SIGKILL)
+    if os.getppid() != agent:  # it ended before die_with_parent()
+        os.kill(pid, signal.SIGKILL)
     status = None
     while status is None:
-        if signal.sigwait(WATCHED) == AGENT_GONE:
-            os.kill(init, signal.SIGKILL)
-        pid, ended = os.waitpid(init, os.WNOHANG)
-        status = ended if pid else None
+        if signal.sigwait(MONITOR_SIGNALS) == AGENT_GONE:
+            os.kill(pid, signal.SIGKILL)
+        ended, its_status = os.waitpid(pid, os.WNOHANG)
+        status = its_status if ended else None
     code = os.waitstatus_to_exitcode(status)
-    keeping.end(code == IN_ORDER)
-    _wait_for(sweeper)
+    cleanup.end(code == IN_ORDER)
+    _wait_for_sweep(sweeper)
     return 0 if code == IN_ORDER else max(0, code)
 
 
-def _wait_for(sweeper: int) -> None:
-    """Let the removal of what dead nodes left come to its end, but not for ever."""
-    deadline = time.monotonic() + SWEEP_LIMIT
+def _wait_for_sweep(sweeper: int) -> None:
+    deadline = time.monotonic() + SWEEP_TIMEOUT
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(sweeper, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""A node's directory on the host's own disk: for containerd, kubelet and etcd, and gone with the node.
+"""A node's directory on the host's own disk, for containerd, kubelet and etcd. It is removed with the node.
 
-Its files belong to users that exist only inside the node, so only the node's keeper can remove them. A node that was
-killed leaves its directory behind; the next one of the same user on that host removes it.
+Its files belong to users that exist only inside the node, so only the node's monitor can remove them (see
+``namespaces``). A node that was killed leaves its directory behind; the user's next node on that host removes it.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOCK = ".lock"
-FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def base(environment: Mapping[str, str]) -> Path:
-    """Where a host has room for us."""
+    """The directory of a host in which nodes make theirs."""
     return Path(environment.get("PINNACE_SCRATCH") or environment.get("SLURM_TMPDIR") or tempfile.gettempdir())
 
 
 def make(base: Path, uid: int) -> Path:
-    """A fresh directory that no other user can have prepared, exchange, or look into. Locked while its node lives."""
+    """Make a directory that no other user can have prepared, replace, or read. It is locked while its node lives."""
     ownership.require(base, "the scratch directory of this host", "set PINNACE_SCRATCH to another directory")
     fresh = Path(tempfile.mkdtemp(prefix=f".{prefix(uid)}", dir=base))
-    descriptor = os.open(fresh / LOCK, FLAGS, 0o600)
+    descriptor = os.open(fresh / LOCK, LOCK_FLAGS, 0o600)
     os.set_inheritable(descriptor, True)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # held by the agent and the keeper, until both have ended
-    # Only under its last name does ``sweep`` see it. Nobody can guess that name and take it first.
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # held by the agent and the monitor, until both have ended
+    # ``sweep`` matches only the final name. It is random, so that no other user can take it first.
     return fresh.rename(base / f"{prefix(uid)}{secrets.token_hex(8)}")
 
 
 def is_own(path: Path) -> bool:
-    """Whether a directory is one that ``make`` has made for us. Others can make one with such a name, or a link."""
+    """Whether ``make`` has made a directory for us. Other users can make one with such a name, or a link."""
     about = path.lstat()
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
 def remove(path: Path) -> None:
-    """Remove a node's directory with all that is in it, unless something is mounted below it: that is not ours."""
+    """Remove a node's directory and its contents, unless something is mounted below it, which would be removed too."""
     if not mounts_below(path, mount_table()):
         remove_tree(path)
 
@@ -64,12 +64,14 @@ def prefix(uid: int) -> str:
 
 
 def sweep(base: Path, uid: int) -> None:
-    """Remove what dead nodes of ours have left. ``uid`` is the user's outside; whoever calls owns the files here."""
+    """Remove the directories of our dead nodes. ``uid`` is the user's on the host; the caller owns the files."""
     for path in base.glob(f"{prefix(uid)}*"):
         with contextlib.suppress(OSError):
             if not is_own(path):
                 continue
-            descriptor = os.open(path / LOCK, FLAGS, 0o600)  # a removal may have begun with the lock
+            descriptor = os.open(
+                path / LOCK, LOCK_FLAGS, 0o600
+            )  # O_CREAT: an earlier removal may have removed the lock file
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove(path)

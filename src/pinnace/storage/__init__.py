@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def provisioner_argv(node: NodeSpec, python: str, scratch: str) -> list[str]:
-    """The command of a node's provisioner; ``scratch`` is where the node keeps its own volumes."""
-    words = ["--kubeconfig", node.secret("storage.kubeconfig"), "--node", node.name, "--scratch", scratch]
+    """The command of a node's provisioner; ``scratch`` is the directory of the node's own volumes."""
+    args = ["--kubeconfig", node.secret("storage.kubeconfig"), "--node", node.name, "--scratch", scratch]
     if node.is_head:
         listed = node.cluster.restriction.host_paths if node.cluster.restriction else ()
-        words += ["--shared", str(node.cluster.volumes), *(f"--host-path={path}" for path in listed)]
-    return python_argv("pinnace.storage.provisioner", *words, python=python)
+        args += ["--shared", str(node.cluster.volumes), *(f"--host-path={path}" for path in listed)]
+    return python_argv("pinnace.storage.provisioner", *args, python=python)

@@ -1,9 +1,9 @@
-"""What a PersistentVolumeClaim asks for, and the PersistentVolume that answers it: pure functions over API objects.
+"""PersistentVolumeClaims and the PersistentVolumes that satisfy them: pure functions over API objects.
 
-The words between us, the controller-manager and the scheduler are those of every external provisioner. The
-controller-manager, when no existing volume fits, writes on the claim who is to make one; the scheduler writes on which
-node; we create a volume that names the claim; the controller-manager binds them. A volume carries our finalizer, so
-that it cannot go before its data has.
+The protocol with the controller-manager and the scheduler is that of every external provisioner. When no existing
+volume fits, the controller-manager annotates the claim with the provisioner; the scheduler annotates it with the node;
+we create a volume that refers to the claim; the controller-manager binds them. A volume has our finalizer, so that it
+cannot be deleted before its data.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
 
     Object = dict[str, Any]
 
-MADE_BY = "pv.kubernetes.io/provisioned-by"
-TO_BE_MADE_BY = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+STORAGE_PROVISIONER = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 FINALIZER = "pinnace.dev/data"
 HOSTNAME = "kubernetes.io/hostname"
-OF_ONE_NODE = {"ReadWriteOnce", "ReadWriteOncePod"}
+SINGLE_NODE_MODES = {"ReadWriteOnce", "ReadWriteOncePod"}
 PROVISIONING_FAILED = "ProvisioningFailed"  # the reason of an Event
-RESIZING = {"Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
+RESIZE_CONDITIONS = {"Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
 
 
 class Fate(StrEnum):
-    """What is to become of a volume."""
+    """What to do with a volume."""
 
-    STAYS = "stays"
+    KEEP = "keep"
     REMOVE = "remove"  # with its data
-    LET_GO = "let go"  # only the object; the data stays
+    RELEASE = "release"  # delete the object; the data stays
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """The volumes that one process looks after: those of a provisioner, and of one node if they are node-local."""
+    """The volumes of a provisioner, and of one node if they are node-local. One process manages them."""
 
     provisioner: str
     node: str | None = None
 
-    def is_asked(self, claim: Object) -> bool:
-        """Whether a claim waits for a volume from here."""
+    def serves(self, claim: Object) -> bool:
+        """Whether a claim waits for a volume of this pool."""
         if claim["spec"].get("volumeName") or "deletionTimestamp" in claim["metadata"]:
             return False
-        return asked_provisioner(claim) == self.provisioner and self.node in {None, selected_node(claim)}
+        return requested_provisioner(claim) == self.provisioner and self.node in {None, selected_node(claim)}
 
-    def holds(self, volume: Object) -> bool:
-        """Whether a volume is one of ours."""
+    def owns(self, volume: Object) -> bool:
+        """Whether a volume belongs to this pool."""
         return provisioner_of(volume) == self.provisioner and self.node in {None, node_of(volume)}
 
 
-def asked_provisioner(claim: Object) -> str | None:
+def requested_provisioner(claim: Object) -> str | None:
     annotations = claim["metadata"].get("annotations", {})
-    return next((annotations[key] for key in TO_BE_MADE_BY if key in annotations), None)
+    return next((annotations[key] for key in STORAGE_PROVISIONER if key in annotations), None)
 
 
 def selected_node(claim: Object) -> str | None:
@@ -67,12 +67,12 @@ def selected_node(claim: Object) -> str | None:
 
 
 def provisioner_of(volume: Object) -> str | None:
-    name: str | None = volume["metadata"].get("annotations", {}).get(MADE_BY)
+    name: str | None = volume["metadata"].get("annotations", {}).get(PROVISIONED_BY)
     return name
 
 
 def node_of(volume: Object) -> str | None:
-    """The one node where a volume is; None if it is everywhere."""
+    """The node that a volume is on; None if it is on all."""
     terms = volume["spec"].get("nodeAffinity", {}).get("required", {}).get("nodeSelectorTerms", ())
     for term in terms:
         for expression in term.get("matchExpressions", ()):
@@ -83,7 +83,7 @@ def node_of(volume: Object) -> str | None:
 
 
 def refusal(claim: Object, provisioner: str) -> str | None:
-    """Why we cannot make what a claim asks for; None if we can."""
+    """Why a claim cannot be satisfied; None if it can."""
     spec = claim["spec"]
     if spec.get("volumeMode", "Filesystem") != "Filesystem":
         return "only volumes with volumeMode Filesystem can be made; there are no block devices here"
@@ -91,22 +91,22 @@ def refusal(claim: Object, provisioner: str) -> str | None:
         return "a claim with a selector is for volumes that exist already; leave it out to have one made"
     if spec.get("dataSource") or spec.get("dataSourceRef"):
         return "volumes start empty: cloning and snapshots are not supported"
-    if provisioner == SCRATCH and not set(spec["accessModes"]) <= OF_ONE_NODE:
+    if provisioner == SCRATCH and not set(spec["accessModes"]) <= SINGLE_NODE_MODES:
         return "scratch is of one node: ask for ReadWriteOnce, or for the class `shared`"
     return None
 
 
 def volume_for(claim: Object, storage_class: Object, pool: Pool, path: Path) -> Object:
-    """The PersistentVolume that answers a claim. Its name follows from the claim: made twice, it is made once."""
+    """The PersistentVolume for a claim. Its name follows from the claim, so creating it is idempotent."""
     metadata, spec = claim["metadata"], claim["spec"]
-    where = {"key": HOSTNAME, "operator": "In", "values": [pool.node]} if pool.node else (
+    node_term = {"key": HOSTNAME, "operator": "In", "values": [pool.node]} if pool.node else (
         {"key": HOSTNAME, "operator": "Exists"})  # fmt: skip
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {
             "name": f"pvc-{metadata['uid']}",
-            "annotations": {MADE_BY: pool.provisioner},
+            "annotations": {PROVISIONED_BY: pool.provisioner},
             "finalizers": [FINALIZER],
         },
         "spec": {
@@ -122,9 +122,9 @@ def volume_for(claim: Object, storage_class: Object, pool: Pool, path: Path) -> 
                 "name": metadata["name"],
                 "uid": metadata["uid"],
             },
-            # Of all plain directories only `local` ones get a pod's fsGroup, and these have to say where they are.
+            # Of the directory volumes only `local` ones get a pod's fsGroup, and these need a nodeAffinity.
             "local": {"path": str(path)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [where]}]}},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [node_term]}]}},
         },
     }
 
@@ -134,43 +134,43 @@ def waits_for_consumer(storage_class: Object) -> bool:
 
 
 def is_ephemeral(volume: Object) -> bool:
-    """Whether a volume's data ends with the cluster. Users may change their mind by patching the volume."""
+    """Whether a volume's data ends with the cluster. Users may change that by patching the volume."""
     return bool(volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete")
 
 
 def fate(volume: Object) -> Fate:
-    """What is to become of a volume now."""
-    phase, going = volume.get("status", {}).get("phase"), "deletionTimestamp" in volume["metadata"]
+    """What to do with a volume now."""
+    phase, deleting = volume.get("status", {}).get("phase"), "deletionTimestamp" in volume["metadata"]
     if is_ephemeral(volume):
-        return Fate.REMOVE if phase in {"Released", "Failed"} or (going and phase != "Bound") else Fate.STAYS
-    return Fate.LET_GO if going and phase != "Bound" else Fate.STAYS
+        return Fate.REMOVE if phase in {"Released", "Failed"} or (deleting and phase != "Bound") else Fate.KEEP
+    return Fate.RELEASE if deleting and phase != "Bound" else Fate.KEEP
 
 
 def without_finalizer(volume: Object) -> Object:
-    """The patch that lets the object go. The version guards the others' finalizers, which go at the same moment."""
+    """The patch that removes our finalizer. resourceVersion guards other finalizers, which are removed concurrently."""
     others = [name for name in volume["metadata"].get("finalizers", ()) if name != FINALIZER]
     return {"metadata": {"finalizers": others, "resourceVersion": volume["metadata"]["resourceVersion"]}}
 
 
 def expansion(claim: Object, volume: Object) -> tuple[Object | None, Object | None]:
-    """Patches of a volume and of its claim's status after which both have the size that is asked for.
+    """Patches of a volume and of its claim's status that give both the requested size.
 
-    Directories have no size of their own: the kubelet has nothing to do either.
+    Directories have no size of their own, so there is nothing else to resize.
     """
-    wanted = claim["spec"]["resources"]["requests"]["storage"]
+    requested = claim["spec"]["resources"]["requests"]["storage"]
     status = claim.get("status", {})
     has = status.get("capacity", {}).get("storage")
-    if status.get("phase") != "Bound" or has is None or quantity(wanted) <= quantity(has):
+    if status.get("phase") != "Bound" or has is None or quantity(requested) <= quantity(has):
         return None, None
     of_volume = None
-    if quantity(volume["spec"]["capacity"]["storage"]) < quantity(wanted):
-        of_volume = {"spec": {"capacity": {"storage": wanted}}}
-    conditions = [c for c in status.get("conditions", ()) if c["type"] not in RESIZING]
+    if quantity(volume["spec"]["capacity"]["storage"]) < quantity(requested):
+        of_volume = {"spec": {"capacity": {"storage": requested}}}
+    conditions = [c for c in status.get("conditions", ()) if c["type"] not in RESIZE_CONDITIONS]
     of_claim = {
         "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]},
         "status": {
-            "capacity": {"storage": wanted},
-            "allocatedResources": {"storage": wanted},
+            "capacity": {"storage": requested},
+            "allocatedResources": {"storage": requested},
             "allocatedResourceStatuses": None,
             "conditions": conditions or None,
         },

@@ -1,11 +1,11 @@
-"""The directories that are volumes, all below one root which nobody else may enter.
+"""The directories of volumes, all below one root that no other user may enter.
 
 <root>/<namespace>-<claim>-<uid>   a volume; open to all users of pods, because the root is closed to all others
 <root>/.ephemeral/<volume>         an empty file: this volume ends with the cluster
 <root>/.trash/<volume>.<random>    a volume that is being removed
 
-Names come from the API and paths are removed, so both are checked here, and nothing above the root is ever touched.
-A marker says what may go, not what must stay: what is forgotten here is kept.
+Names come from the API and paths are removed, so both are validated here, and nothing above the root is ever touched.
+The markers say which volumes may be removed. So a volume whose marker is lost is kept.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pinnace.removal import remove_tree
 
 EPHEMERAL = ".ephemeral"
 TRASH = ".trash"
-NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,254}")  # no slash, and no dot in front: those are ours
-STEM = 200  # of the 255 bytes that a name may have; a namespace and a claim may have 316 together
-SHORT = 12
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,254}")  # no slash, and no leading dot: those names are ours
+MAX_STEM = 200  # characters of namespace and claim, which may have 316; a file name may have 255 bytes
+UID_LENGTH = 12  # characters of the claim's UID
 
 log = logging.getLogger(__name__)
 
 
 class VolumeNameError(ValueError):
-    """Something that is not the name of a volume was to become one, or to be removed as one."""
+    """A string is not a valid name of a volume."""
 
 
 def volume_name(namespace: str, claim: str, uid: str) -> str:
-    """What a user finds: which claim it was, and enough of its uid to tell it from others of the same name."""
-    return checked(f"{namespace}-{claim}"[:STEM] + f"-{uid.replace('-', '')[:SHORT]}")
+    """The name of a volume's directory: namespace, claim, and enough of its UID to be unique."""
+    return checked(f"{namespace}-{claim}"[:MAX_STEM] + f"-{uid.replace('-', '')[:UID_LENGTH]}")
 
 
 def checked(name: str) -> str:
@@ -53,7 +53,7 @@ class Directories:
         return self.root / checked(name)
 
     def name_of(self, path: str) -> str:
-        """The volume at a path that somebody else has written down."""
+        """The name of the volume at an untrusted path."""
         if Path(path).parent != self.root:
             raise VolumeNameError(f"{path} is not in {self.root}")
         return checked(Path(path).name)
@@ -67,7 +67,7 @@ class Directories:
             (self.root / part).mkdir(mode=0o700, exist_ok=True)
 
     def make(self, name: str, *, ephemeral: bool) -> Path:
-        """Make a volume, or find it made. The marker comes first: whoever dies here leaves nothing that stays."""
+        """Make a volume if it does not exist. The marker comes first: a crash in between leaks nothing."""
         path = self.path(name)
         self.prepare()
         self.mark(name, ephemeral=ephemeral)
@@ -76,7 +76,7 @@ class Directories:
         return path
 
     def mark(self, name: str, *, ephemeral: bool) -> None:
-        """Note whether a volume ends with the cluster."""
+        """Record whether a volume ends with the cluster."""
         marker = self.root / EPHEMERAL / checked(name)
         if not ephemeral:
             marker.unlink(missing_ok=True)
@@ -89,22 +89,22 @@ class Directories:
         return set()
 
     def discard(self, name: str) -> None:
-        """Take a volume away, at once; its content is removed by ``empty_trash``. Gone already is as good."""
+        """Move a volume to the trash, if it exists; ``empty_trash`` removes its content."""
         path = self.path(name)
         if os.path.lexists(path):
             path.rename(self.root / TRASH / f"{name}.{secrets.token_hex(4)}")
         self.mark(name, ephemeral=False)
 
     def empty_trash(self) -> None:
-        """Remove what was discarded. What resists (a file that is still open, on NFS) is tried again next time."""
+        """Remove discarded volumes. Failures, such as a file that is still open on NFS, are tried again next time."""
         for entry in (self.root / TRASH).iterdir():
             try:
                 remove_tree(entry)
-            except Exception:  # one volume's files must not keep those of others
+            except Exception:  # a failure with one volume must not affect others
                 log.exception("cannot remove %s", entry)
 
     def end(self) -> bool:
-        """Remove what ends with the cluster, and what holds nothing then. Whether all of that is gone."""
+        """Remove ephemeral volumes, and the root if it is empty then. Whether all of them are removed."""
         if not self.root.is_dir():
             return True
         self.prepare()

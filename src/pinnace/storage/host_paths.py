@@ -1,8 +1,8 @@
-"""Directories of the host as volumes, in a restricted cluster: those that its user has listed, and no others.
+"""Directories of the host as volumes, in a restricted cluster: only those that its user has listed.
 
-Pods of such a cluster may have no hostPath. A claim of a storage class that names a listed directory gets a
-PersistentVolume that leads there, and the volume's object goes with the claim; what is in the directory is never
-touched. Claims and classes are words of others, so the list decides, not the class.
+Pods of such a cluster may have no hostPath. A claim whose storage class names a listed directory gets a
+PersistentVolume for it. The volume's object is deleted with the claim; the content of the directory is never touched.
+Claims and classes are untrusted, so the list decides, not the class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.podsecurity import HOST_PATH
 from pinnace.kube.events import EventRecorder
 from pinnace.storage import claims
-from pinnace.storage.keeper import let_go
+from pinnace.storage.pool_reconciler import delete_volume
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def refusal(claim: Object, storage_class: Object, listed: Collection[str]) -> str | None:
-    """Why a claim gets no directory; None if it does."""
+    """Why a claim is refused; None if it is not."""
     if storage_class.get("provisioner") != HOST_PATH:
         return f"the class {storage_class['metadata']['name']} is for other volumes"
     if storage_class.get("parameters", {}).get("path") not in listed:
@@ -38,7 +38,7 @@ def refusal(claim: Object, storage_class: Object, listed: Collection[str]) -> st
 
 
 def volume_for(claim: Object, storage_class: Object) -> Object:
-    """The PersistentVolume. Of type hostPath: the kubelet changes owner and mode of what is in a `local` one."""
+    """The PersistentVolume. Its type is hostPath: in a `local` one the kubelet changes owner and mode of the files."""
     made = claims.volume_for(claim, storage_class, POOL, Path(storage_class["parameters"]["path"]))
     spec = {name: value for name, value in made["spec"].items() if name not in {"local", "nodeAffinity"}}
     spec["hostPath"] = {"path": storage_class["parameters"]["path"], "type": "Directory"}
@@ -47,17 +47,17 @@ def volume_for(claim: Object, storage_class: Object) -> Object:
 
 
 class HostPaths:
-    """The next step for each claim and each volume of these."""
+    """Reconciles the claims and volumes of host paths."""
 
     def __init__(self, api: Api, listed: Collection[str]) -> None:
         self.api, self.listed = api, frozenset(listed)
         self.recorder = EventRecorder(api, HOST_PATH)
 
     def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
-        """There is nothing to find again."""
+        """Nothing to recover."""
 
     def claim(self, claim: Object, volume: Object | None) -> None:
-        if volume is not None or not POOL.is_asked(claim):
+        if volume is not None or not POOL.serves(claim):
             return
         name = claim["spec"]["storageClassName"]
         storage_class = self.api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
@@ -68,5 +68,5 @@ class HostPaths:
         log.info("%s/%s has %s", claim["metadata"]["namespace"], claim["metadata"]["name"], name)
 
     def volume(self, volume: Object) -> None:
-        if POOL.holds(volume) and volume.get("status", {}).get("phase") in {"Released", "Failed"}:
-            let_go(self.api, volume)
+        if POOL.owns(volume) and volume.get("status", {}).get("phase") in {"Released", "Failed"}:
+            delete_volume(self.api, volume)

@@ -23,8 +23,8 @@ from pinnace.kube.workqueue import WorkQueue
 from pinnace.storage.claims import Pool
 from pinnace.storage.directories import Directories
 from pinnace.storage.host_paths import HostPaths
-from pinnace.storage.keeper import Keeper
-from pinnace.storage.lost_nodes import Departed
+from pinnace.storage.lost_nodes import LostNodes
+from pinnace.storage.pool_reconciler import PoolReconciler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,10 +123,10 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     api = Api(args.kubeconfig)
     controllers: list[VolumeController] = [
-        Keeper(api, Pool(provisioner=SCRATCH, node=args.node), Directories(args.scratch))
+        PoolReconciler(api, Pool(provisioner=SCRATCH, node=args.node), Directories(args.scratch))
     ]
     if args.shared:
-        controllers += [Keeper(api, Pool(provisioner=SHARED), Directories(args.shared)), Departed(api)]
+        controllers += [PoolReconciler(api, Pool(provisioner=SHARED), Directories(args.shared)), LostNodes(api)]
         controllers += [HostPaths(api, args.host_path)]
     Provisioner(controllers).run(args.kubeconfig)
 

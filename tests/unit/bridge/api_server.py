@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pinnace.controlplane.pki import Authority, Identity
+from pinnace.controlplane.pki import Authority, CertificateSubject
 from unit.storage.fake_api import merge
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def api_server(directory: Path) -> Iterator[ApiServer]:
     """One whose certificates and kubeconfig are in a directory."""
     authority = Authority.create(directory)
-    authority.issue(Identity(file="server", common_name="server", addresses=(HERE,)))
+    authority.issue(CertificateSubject(file="server", common_name="server", addresses=(HERE,)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "server.crt", directory / "server.key")
     api = ApiServer(directory / "user.kubeconfig")
     with http.server.ThreadingHTTPServer((HERE, 0), partial(Handler, api)) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         address = f"https://{HERE}:{server.server_port}"
-        authority.issue_kubeconfig(Identity(file="user", common_name="user"), address, server_name=HERE)
+        authority.issue_kubeconfig(CertificateSubject(file="user", common_name="user"), address, server_name=HERE)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield api

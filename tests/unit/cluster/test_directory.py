@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.cluster.directory import Directory, Run, all_clusters, random_name, seed_directory, seed_name, unsafe_seed
+from pinnace.cluster.directory import Directory, all_clusters, random_name, seed_directory, seed_name, unsafe_seed
+from pinnace.cluster.job_record import ClusterJobRecord
 from pinnace.errors import ClusterError, UnsafePathError, UsageError
 from pinnace.spec import ClusterSpec
 
@@ -36,9 +37,9 @@ def test_a_cluster_is_made_found_and_removed(binaries: dict[str, str]) -> None:
 def test_what_runs_it_is_remembered(binaries: dict[str, str]) -> None:
     directory = Directory.named("mine")
     directory.create(binaries)
-    assert not directory.run
-    directory.write_run(Run(job=7, nodes=2))
-    assert directory.run == Run(job=7, nodes=2)
+    assert not directory.job_record
+    directory.write_job_record(ClusterJobRecord(job=7, nodes=2))
+    assert directory.job_record == ClusterJobRecord(job=7, nodes=2)
 
 
 def test_a_link_is_no_cluster(binaries: dict[str, str], tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_seed_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest
 
 def test_a_process_is_known_by_its_beginning_not_by_its_number_alone() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        run = Run.of_process(process.pid, nodes=1, local=True)
+        run = ClusterJobRecord.of_process(process.pid, nodes=1, local=True)
         assert run.alive
         assert not replace(run, began=f"{run.began}0").alive, "the number was given again"
         assert not replace(run, host="elsewhere").alive

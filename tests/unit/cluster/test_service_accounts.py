@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinnace.cluster.service_accounts import account_objects, kubeconfig_for, let_in, require_restricted
+from pinnace.cluster.service_accounts import account_objects, issue_token, kubeconfig_for, require_restricted
 from pinnace.controlplane.pki import kubeconfig
 from pinnace.errors import ApiError, ClusterError, PinnaceError
 from pinnace.kube.client import Api
@@ -37,7 +37,7 @@ def spec(restriction: Restriction | None) -> ClusterSpec:
     return ClusterSpec(name="mine", directory=Path("/x"), ranges=ranges, binaries={}, restriction=restriction)
 
 
-def test_who_may_create_pods_is_let_into_restricted_clusters_alone() -> None:
+def test_who_may_create_pods_is_issue_tokento_restricted_clusters_alone() -> None:
     require_restricted(spec(Restriction(level="restricted")), "edit")
     require_restricted(spec(None), "view")
     with pytest.raises(ClusterError, match="has all your rights"):
@@ -53,7 +53,7 @@ def test_a_role_in_one_namespace() -> None:
 
 def test_the_token_comes_last() -> None:
     api = FakeApi()
-    assert let_in(api, "bob", namespace="team", role="edit", seconds=3600) == "secret"
+    assert issue_token(api, "bob", namespace="team", role="edit", seconds=3600) == "secret"
     assert api.asked[-1] == ("POST", "/api/v1/namespaces/team/serviceaccounts/bob/token")
 
 
@@ -71,7 +71,7 @@ def test_the_token_comes_last() -> None:
 def test_what_is_not_given(name: str, namespace: str, role: str, seconds: float) -> None:
     api = FakeApi(open={"pod-security.kubernetes.io/enforce": "privileged"})
     with pytest.raises(PinnaceError):
-        let_in(api, name, namespace=namespace, role=role, seconds=seconds)
+        issue_token(api, name, namespace=namespace, role=role, seconds=seconds)
     assert not [path for method, path in api.asked if method == "POST"]
 
 

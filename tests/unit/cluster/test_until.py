@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinnace.cluster.until import Until, parse_duration, wait_argv
+from pinnace.cluster.until import Until, parse_duration, wait_args
 from pinnace.errors import UsageError
 
 
@@ -32,9 +32,9 @@ def test_what_is_no_duration(text: str) -> None:
 def test_conditions_are_those_of_kubectl_wait(text: str, resource: str, condition: str) -> None:
     until = Until.parse(text)
     assert until == Until(resource=resource, condition=condition)
-    argv = wait_argv("kubectl", until, "apps")
-    assert argv[:4] == ["kubectl", "wait", "--namespace=apps", f"--for=condition={condition}"]
-    assert argv[4] == resource
+    argv = wait_args(until, "apps")
+    assert argv[:3] == ["wait", "--namespace=apps", f"--for=condition={condition}"]
+    assert argv[3] == resource
 
 
 @pytest.mark.parametrize("text", ["deployment/web", "web=Available", "deployment/web=", "/web=Available", "30"])

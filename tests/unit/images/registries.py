@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-from pinnace.controlplane.pki import Authority, Identity
+from pinnace.controlplane.pki import Authority, CertificateSubject
 from pinnace.images import registry
 from testbed.waiting import wait_until
 
@@ -58,7 +58,7 @@ class Registry:
 def authority_in(directory: Path) -> Authority:
     directory.mkdir(parents=True, exist_ok=True)
     authority = Authority.create(directory)
-    authority.issue(Identity(file="server", common_name="server", addresses=(HERE,)))
+    authority.issue(CertificateSubject(file="server", common_name="server", addresses=(HERE,)))
     return authority
 
 

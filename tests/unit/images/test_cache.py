@@ -58,7 +58,7 @@ def start_node(nodes: list[subprocess.Popen[str]], pool: Path, fits: list[str] =
     return pool / os.path.basename(process.stdout.readline().strip())  # noqa: PTH119
 
 
-def fill(lease: cache.Lease, *files: str) -> None:
+def fill(lease: cache.CacheLease, *files: str) -> None:
     """What containerd leaves there."""
     for name in (f"{IMAGE}/sh", cache.DATABASE, "io.containerd.grpc.v1.cri/pod", *files):
         path = lease.containerd / name
@@ -82,8 +82,8 @@ print(lease.path.name)
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
     path = pool / output.strip()
     if at is not None:
-        data = json.loads((path / cache.CLOSED).read_text())
-        (path / cache.CLOSED).write_text(json.dumps(data | {"time": at}))
+        data = json.loads((path / cache.CLOSED_FILE).read_text())
+        (path / cache.CLOSED_FILE).write_text(json.dumps(data | {"time": at}))
     return path
 
 
@@ -133,7 +133,7 @@ def test_what_a_killed_node_left_is_never_taken_and_swept(pool: Path, nodes: lis
 
 def test_a_removal_that_was_cut_off_is_finished_by_the_next_sweep(pool: Path) -> None:
     path = closed(pool)
-    (path / cache.CLOSED).unlink()  # goes first
+    (path / cache.CLOSED_FILE).unlink()  # goes first
     (path / scratch.LOCK).unlink()
     cache.sweep(pool, FITS)
     assert not path.exists()
@@ -142,7 +142,7 @@ def test_a_removal_that_was_cut_off_is_finished_by_the_next_sweep(pool: Path) ->
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b'{"fits": 1}'])
 def test_a_description_that_cannot_be_read_is_none(pool: Path, damage: bytes) -> None:
     path = closed(pool)
-    (path / cache.CLOSED).write_bytes(damage)
+    (path / cache.CLOSED_FILE).write_bytes(damage)
     assert cache.take(pool, FITS).path != path
     cache.sweep(pool, FITS)
     assert not path.exists()
@@ -150,7 +150,7 @@ def test_a_description_that_cannot_be_read_is_none(pool: Path, damage: bytes) ->
 
 def test_what_does_not_fit_or_is_too_old_goes(pool: Path) -> None:
     other = closed(pool, fits=["1", "another boot"])
-    old = closed(pool, at=time.time() - cache.AGE - 1)
+    old = closed(pool, at=time.time() - cache.MAX_AGE - 1)
     fresh = closed(pool, fits=["third"])
     assert len({other, old, fresh}) == 3
     cache.sweep(pool, ["third"])
@@ -192,11 +192,11 @@ def test_what_takes_too_much_room_goes_the_oldest_first(
     used = start_node(nodes, pool, ["used"])
     size = cache.size(pool)
     system = os.statvfs(pool)
-    monkeypatch.setattr(cache, "FREE", 0)
-    monkeypatch.setattr(cache, "SHARE", (size - 1) / (system.f_blocks * system.f_frsize))
+    monkeypatch.setattr(cache, "MIN_FREE", 0)
+    monkeypatch.setattr(cache, "MAX_SHARE", (size - 1) / (system.f_blocks * system.f_frsize))
     cache.trim(pool)
     assert [path.exists() for path in (old, kept, used)] == [False, True, True]
-    monkeypatch.setattr(cache, "FREE", 1 << 60)
+    monkeypatch.setattr(cache, "MIN_FREE", 1 << 60)
     lease = cache.take(pool, FITS)
     fill(lease)
     cache.close(lease)

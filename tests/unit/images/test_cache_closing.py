@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from pinnace.images import cache_closing
-from pinnace.images.cache import AGE
+from pinnace.images.cache import MAX_AGE
 
 NOW = 1_800_000_000.0
 LISTING = [
@@ -19,11 +19,11 @@ LISTING = [
 
 
 def test_labels_tell_when_an_image_was_last_used() -> None:
-    assert cache_closing.kept(LISTING) == {"sha256:aa": 1799999000.0}
+    assert cache_closing.last_uses(LISTING) == {"sha256:aa": 1799999000.0}
 
 
 def test_images_are_kept_while_they_are_used_and_a_while_longer() -> None:
-    before = {"today": NOW - 60, "yesterday": NOW - 90_000, "old": NOW - AGE - 1, "old but used": NOW - AGE - 1}
+    before = {"today": NOW - 60, "yesterday": NOW - 90_000, "old": NOW - MAX_AGE - 1, "old but used": NOW - MAX_AGE - 1}
     written = cache_closing.labels({"new", "today", "old but used"}, before, NOW)
     assert written == {"new": "1800000000", "old but used": "1800000000", "old": ""}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinnace.images.oci import INDEX, digest_of
-from pinnace.images.store import Store
+from pinnace.images.store import ImageStore
 from testbed.waiting import wait_until
 from unit.images.archives import NAME, docker_tar, oci_tar, unpacked
 from unit.images.registries import (
@@ -63,8 +63,8 @@ class Home:
     authority: Path
 
     @property
-    def store(self) -> Store:
-        return Store(self.path / "share" / "images")
+    def store(self) -> ImageStore:
+        return ImageStore(self.path / "share" / "images")
 
     @property
     def argv(self) -> list[str]:
@@ -102,7 +102,7 @@ def home(tmp_path: Path, remote: Registry) -> Home:
     return found
 
 
-def digest_in(store: Store, name: str = NAME) -> str:
+def digest_in(store: ImageStore, name: str = NAME) -> str:
     [digest] = [stored.digest for stored in store.list() if str(stored.name) == name]
     return digest
 

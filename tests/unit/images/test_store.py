@@ -19,7 +19,7 @@ from pinnace.images.oci import INDEX, MANIFEST, digest_of
 from pinnace.images.push import push
 from pinnace.images.reference import parse
 from pinnace.images.remote import Remote
-from pinnace.images.store import Store
+from pinnace.images.store import ImageStore
 from unit.images.archives import NAME, change, docker_tar, layer_of, names_in, oci_tar, unpacked, write_tar
 
 if TYPE_CHECKING:
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def store(tmp_path: Path) -> ImageStore:
+    return ImageStore(tmp_path / "store")
 
 
-def files(store: Store) -> set[str]:
+def files(store: ImageStore) -> set[str]:
     """Everything but what is always there."""
     found = {str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()}
     return found - {".lock"}
 
 
-def blobs(store: Store) -> dict[str, bytes]:
+def blobs(store: ImageStore) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in store.registry.rglob("data")}
 
 
-def names(store: Store) -> list[str]:
+def names(store: ImageStore) -> list[str]:
     return [str(stored.name) for stored in store.list()]
 
 
-def assert_whole(store: Store) -> None:
+def assert_whole(store: ImageStore) -> None:
     """Every blob is what its name says, every link leads to one, and nothing is left of loads."""
     content = blobs(store)
     assert all(hashlib.sha256(data).hexdigest() == name for name, data in content.items())
@@ -53,7 +53,7 @@ def assert_whole(store: Store) -> None:
     assert not list(store.root.glob(".staging-*"))
 
 
-def test_an_oci_archive_is_stored_as_the_registry_has_it(store: Store, tmp_path: Path) -> None:
+def test_an_oci_archive_is_stored_as_the_registry_has_it(store: ImageStore, tmp_path: Path) -> None:
     [loaded] = store.load(oci_tar(tmp_path / "tiny.tar"))
     assert store.list() == [loaded]
     assert str(loaded.name) == NAME
@@ -69,7 +69,7 @@ def test_an_oci_archive_is_stored_as_the_registry_has_it(store: Store, tmp_path:
     assert_whole(store)
 
 
-def test_a_directory_and_a_compressed_archive_are_the_same_image(store: Store, tmp_path: Path) -> None:
+def test_a_directory_and_a_compressed_archive_are_the_same_image(store: ImageStore, tmp_path: Path) -> None:
     tar = oci_tar(tmp_path / "tiny.tar")
     packed = tmp_path / "tiny.tar.gz"
     packed.write_bytes(gzip.compress(tar.read_bytes()))
@@ -79,7 +79,7 @@ def test_a_directory_and_a_compressed_archive_are_the_same_image(store: Store, t
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_docker_archive(store: Store, tmp_path: Path, *, compressed: bool) -> None:
+def test_a_docker_archive(store: ImageStore, tmp_path: Path, *, compressed: bool) -> None:
     loaded = store.load(docker_tar(tmp_path / "saved.tar", tags=["busybox:1", "a/b:2"], compressed=compressed))
     assert names(store) == ["docker.io/a/b:2", "docker.io/library/busybox:1"]
     manifest = json.loads(blobs(store)[loaded[0].digest.removeprefix("sha256:")])
@@ -89,7 +89,7 @@ def test_a_docker_archive(store: Store, tmp_path: Path, *, compressed: bool) -> 
     assert_whole(store)
 
 
-def test_of_an_index_other_platforms_may_be_left_out(store: Store, tmp_path: Path) -> None:
+def test_of_an_index_other_platforms_may_be_left_out(store: ImageStore, tmp_path: Path) -> None:
     """As ``docker save`` does with images for several platforms."""
     tar = oci_tar(tmp_path / "tiny.tar")
     layout = unpacked(tar, tmp_path / "layout")
@@ -109,7 +109,7 @@ def test_of_an_index_other_platforms_may_be_left_out(store: Store, tmp_path: Pat
         store.load(layout)
 
 
-def test_a_name_can_be_given(store: Store, tmp_path: Path) -> None:
+def test_a_name_can_be_given(store: ImageStore, tmp_path: Path) -> None:
     tar = docker_tar(tmp_path / "saved.tar", tags=None)
     with pytest.raises(ImageError, match="has no name") as error:
         store.load(tar)
@@ -119,7 +119,7 @@ def test_a_name_can_be_given(store: Store, tmp_path: Path) -> None:
     assert (store.hosts / "registry.example:5000/hosts.toml").exists()
 
 
-def test_one_name_for_several_images_is_refused(store: Store, tmp_path: Path) -> None:
+def test_one_name_for_several_images_is_refused(store: ImageStore, tmp_path: Path) -> None:
     tar = oci_tar(tmp_path / "tiny.tar")
     layout, other = unpacked(tar, tmp_path / "layout"), unpacked(oci_tar(tar, content=b"other"), tmp_path / "other")
     shutil.copytree(other / "blobs", layout / "blobs", dirs_exist_ok=True)
@@ -130,14 +130,14 @@ def test_one_name_for_several_images_is_refused(store: Store, tmp_path: Path) ->
     assert not files(store)
 
 
-def test_a_name_moves_to_the_newer_image(store: Store, tmp_path: Path) -> None:
+def test_a_name_moves_to_the_newer_image(store: ImageStore, tmp_path: Path) -> None:
     [old] = store.load(oci_tar(tmp_path / "tiny.tar"))
     [new] = store.load(oci_tar(tmp_path / "tiny.tar", content=b"other"))
     assert old.digest != new.digest
     assert store.list() == [new]
 
 
-def test_remove_leaves_what_others_need(store: Store, tmp_path: Path) -> None:
+def test_remove_leaves_what_others_need(store: ImageStore, tmp_path: Path) -> None:
     tar = oci_tar(tmp_path / "tiny.tar")
     store.load(tar)
     store.load(tar, "other:1")
@@ -153,7 +153,7 @@ def test_remove_leaves_what_others_need(store: Store, tmp_path: Path) -> None:
         store.remove(parse("other:1"))
 
 
-def test_a_truncated_archive_is_refused_at_every_length(store: Store, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused_at_every_length(store: ImageStore, tmp_path: Path) -> None:
     whole = oci_tar(tmp_path / "tiny.tar").read_bytes()
     cut = tmp_path / "cut.tar"
     end = len(whole.rstrip(b"\0"))
@@ -164,7 +164,7 @@ def test_a_truncated_archive_is_refused_at_every_length(store: Store, tmp_path: 
         assert not files(store)
 
 
-def test_changed_bytes_are_refused(store: Store, tmp_path: Path) -> None:
+def test_changed_bytes_are_refused(store: ImageStore, tmp_path: Path) -> None:
     for place in [name for name in names_in(oci_tar(tmp_path / "tiny.tar")) if name.startswith("blobs/")]:
         tar = oci_tar(tmp_path / "tiny.tar")
         data = unpacked(tar, tmp_path / "layout").joinpath(place).read_bytes()
@@ -182,14 +182,14 @@ def test_changed_bytes_are_refused(store: Store, tmp_path: Path) -> None:
         (os.urandom(9999), "no image, or is damaged"),
     ],
 )
-def test_what_is_no_archive_is_refused(store: Store, tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_no_archive_is_refused(store: ImageStore, tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ImageError, match=message):
         store.load(tmp_path / "file")
     assert not files(store)
 
 
-def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
+def test_an_archive_of_something_else_is_refused(store: ImageStore, tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"other\.tar has no index\.json"):
         store.load(write_tar(tmp_path / "other.tar", {"README": b"hello"}))
     tar = oci_tar(tmp_path / "tiny.tar")
@@ -197,17 +197,17 @@ def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -
         store.load(change(tar, {layer_of(tar): None}))
 
 
-def test_an_archive_cannot_name_files_outside(store: Store, tmp_path: Path) -> None:
+def test_an_archive_cannot_name_files_outside(store: ImageStore, tmp_path: Path) -> None:
     tar = oci_tar(tmp_path / "tiny.tar")
     entry = {"mediaType": MANIFEST, "digest": "sha256:../../../etc/passwd", "annotations": {"io.containerd.image.name": NAME}}  # fmt: skip # noqa: E501
     with pytest.raises(ImageError, match="no SHA-256 digest"):
         store.load(change(tar, {"index.json": json.dumps({"manifests": [entry]}).encode()}))
 
 
-def test_loads_at_the_same_time_are_safe(store: Store, tmp_path: Path) -> None:
+def test_loads_at_the_same_time_are_safe(store: ImageStore, tmp_path: Path) -> None:
     tars = [oci_tar(tmp_path / f"{number}.tar", f"test/tiny:{number}") for number in range(3)]
-    code = "import sys; from pathlib import Path; from pinnace.images.store import Store\n"
-    code += "for _ in range(10): Store(Path(sys.argv[1])).load(Path(sys.argv[2]))"
+    code = "import sys; from pathlib import Path; from pinnace.images.store import ImageStore\n"
+    code += "for _ in range(10): ImageStore(Path(sys.argv[1])).load(Path(sys.argv[2]))"
     processes = [subprocess.Popen([sys.executable, "-c", code, str(store.root), str(tar)]) for tar in (*tars, *tars)]
     assert [process.wait(60) for process in processes] == [0] * 6
     assert names(store) == [f"docker.io/test/tiny:{number}" for number in range(3)]
@@ -229,7 +229,7 @@ def nested_indices(path: Path, depth: int, width: int, *, leaf: bool) -> Path:
     return layout
 
 
-def test_indices_in_one_another_are_each_read_once(tmp_path: Path, store: Store) -> None:
+def test_indices_in_one_another_are_each_read_once(tmp_path: Path, store: ImageStore) -> None:
     """Each names the next a hundred times: a hundred to the sixth power, if all ways were walked."""
     begin = time.monotonic()
     [loaded] = store.load(nested_indices(tmp_path / "a", 6, 100, leaf=True))
@@ -240,7 +240,7 @@ def test_indices_in_one_another_are_each_read_once(tmp_path: Path, store: Store)
     assert time.monotonic() - begin < 20
 
 
-def test_indices_that_go_too_deep_are_refused(tmp_path: Path, store: Store) -> None:
+def test_indices_that_go_too_deep_are_refused(tmp_path: Path, store: ImageStore) -> None:
     with pytest.raises(ImageError, match="too many manifests"):
         store.load(nested_indices(tmp_path / "a", 40, 1, leaf=True))
 
@@ -254,7 +254,9 @@ def evil_tar(path: Path, diff_id: str, layer: str = "layer.tar", config: str = "
 
 
 @pytest.mark.parametrize("absolute", [True, False])
-def test_a_layer_cannot_choose_the_file_that_it_is_written_to(tmp_path: Path, store: Store, *, absolute: bool) -> None:
+def test_a_layer_cannot_choose_the_file_that_it_is_written_to(
+    tmp_path: Path, store: ImageStore, *, absolute: bool
+) -> None:
     """The digests of a docker-archive's layers are what its configuration says they are."""
     target = tmp_path / "planted"
     name = str(target) if absolute else "../" * 20 + str(target).lstrip("/")
@@ -264,7 +266,7 @@ def test_a_layer_cannot_choose_the_file_that_it_is_written_to(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("place", ["/etc/hostname", "../outside", "pipe", "link"])
-def test_a_directory_gives_no_files_from_elsewhere(tmp_path: Path, store: Store, place: str) -> None:
+def test_a_directory_gives_no_files_from_elsewhere(tmp_path: Path, store: ImageStore, place: str) -> None:
     (tmp_path / "outside").write_bytes(b"secret")
     layout = unpacked(evil_tar(tmp_path / "a.tar", digest_of(b"secret"), layer=place), tmp_path / "layout")
     os.mkfifo(layout / "pipe")  # whoever opens it waits for ever
@@ -276,12 +278,12 @@ def test_a_directory_gives_no_files_from_elsewhere(tmp_path: Path, store: Store,
 @pytest.mark.parametrize(
     "content", [b"[]", b"[" * 100_000, b"7", b'{"manifests": [7]}', b'{"manifests": [{"digest": 7}]}']
 )
-def test_an_index_that_is_none_is_damage(tmp_path: Path, store: Store, content: bytes) -> None:
+def test_an_index_that_is_none_is_damage(tmp_path: Path, store: ImageStore, content: bytes) -> None:
     with pytest.raises(ImageError):
         store.load(change(oci_tar(tmp_path / "a.tar"), {"index.json": content}))
 
 
-def test_links_in_an_archive_that_lead_in_circles_are_damage(tmp_path: Path, store: Store) -> None:
+def test_links_in_an_archive_that_lead_in_circles_are_damage(tmp_path: Path, store: ImageStore) -> None:
     tar = write_tar(tmp_path / "a.tar", {"oci-layout": b"{}"}, {"index.json": "b", "b": "index.json"})
     with pytest.raises(ImageError):
         store.load(tar)
@@ -319,7 +321,7 @@ def layout_of(path: Path, document: dict[str, Any], described: str = MANIFEST) -
 @pytest.mark.parametrize("described", [MANIFEST, INDEX])
 @pytest.mark.parametrize("child", [{"digest": 5}, {"digest": "/some/dir"}, {}])
 def test_what_is_an_index_and_a_manifest_is_refused_before_it_has_a_name(
-    tmp_path: Path, store: Store, media_type: str | None, described: str, child: dict[str, Any]
+    tmp_path: Path, store: ImageStore, media_type: str | None, described: str, child: dict[str, Any]
 ) -> None:
     with pytest.raises(ImageError, match="an index and a manifest at once"):
         store.load(layout_of(tmp_path, {"mediaType": media_type, "manifests": [child]}, described))
@@ -328,12 +330,12 @@ def test_what_is_an_index_and_a_manifest_is_refused_before_it_has_a_name(
 
 
 @pytest.mark.parametrize("digest", ["/some/dir", "sha256:/some/dir", "sha256:../x", "sha512:" + "0" * 64, "", 5, None])
-def test_only_a_digest_leads_to_content(store: Store, digest: Any) -> None:
+def test_only_a_digest_leads_to_content(store: ImageStore, digest: Any) -> None:
     with pytest.raises(ValueError, match="no SHA-256 digest"):
         store.blob(digest)
 
 
-def test_what_an_earlier_version_has_stored_can_be_listed_and_removed(tmp_path: Path, store: Store) -> None:
+def test_what_an_earlier_version_has_stored_can_be_listed_and_removed(tmp_path: Path, store: ImageStore) -> None:
     [loaded] = store.load(oci_tar(tmp_path / "tiny.tar"))
     manifest = json.loads(store.blob(loaded.digest).read_text())
     store.blob(loaded.digest).write_text(json.dumps(manifest | {"manifests": [{"digest": 5}]}))
@@ -343,7 +345,7 @@ def test_what_an_earlier_version_has_stored_can_be_listed_and_removed(tmp_path: 
     assert blobs(store) == {}
 
 
-def test_an_index_may_name_other_content_as_a_platform_that_is_not_there(tmp_path: Path, store: Store) -> None:
+def test_an_index_may_name_other_content_as_a_platform_that_is_not_there(tmp_path: Path, store: ImageStore) -> None:
     """A layer of another image: it is no manifest, whatever is in it."""
     [other] = store.load(oci_tar(tmp_path / "other.tar", "other:1", b"other"))
     layer = json.loads(store.blob(other.digest).read_text())["layers"][0]["digest"]

@@ -49,7 +49,7 @@ class Port:
 
     def _run(self) -> None:
         while not self.ended.is_set():
-            self.acceptor.look(0.02)
+            self.acceptor.poll(0.02)
 
     def dial(self, index: int) -> socket.socket:
         sock = socket.create_connection(self.address, timeout=LIMIT)
@@ -114,7 +114,7 @@ def test_garbage_is_answered_with_a_reset(port: Port) -> None:
 
 
 def test_one_byte_now_and_then_holds_a_place_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "TIMEOUT", 0.5)
+    monkeypatch.setattr(accepting, "HANDSHAKE_TIMEOUT", 0.5)
     port = Port()
     begin = time.monotonic()
     with socket.create_connection(port.address, timeout=LIMIT) as sock, contextlib.suppress(OSError):

@@ -79,7 +79,7 @@ def test_ranges_survive_the_clusters_file() -> None:
 )
 def test_a_network_of_the_users_is_split_into_the_three_ranges(text: str, nodes: int, room: int) -> None:
     ranges = parse(text, nodes=nodes, occupied=[])
-    assert ranges.room == room
+    assert ranges.max_nodes == room
     assert all(network.subnet_of(IPv4Network(text)) for network in ranges.all)
     first, second, third = ranges.all
     assert not first.overlaps(second)

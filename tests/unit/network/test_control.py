@@ -13,32 +13,32 @@ from pinnace.network.links import serve
 SECRET = b"of this cluster"
 
 
-def head(heard: threading.Event) -> tuple[str, int]:
+def head(stopped: threading.Event) -> tuple[str, int]:
     """A link port, as a head has one."""
     listener = socket.create_server(("127.0.0.1", 0))
     nowhere = os.open("/dev/null", os.O_WRONLY)
     address, port = listener.getsockname()
-    node: dict[str, Any] = {"index": 0, "address": address, "last_index": 254, "tun": nowhere, "stop": heard.set}
+    node: dict[str, Any] = {"index": 0, "address": address, "last_index": 254, "tun": nowhere, "on_stop": stopped.set}
     threading.Thread(target=serve, args=(listener, SECRET), kwargs=node, daemon=True).start()
     return address, port
 
 
 def test_the_user_is_heard() -> None:
-    heard = threading.Event()
-    assert ask_to_stop(0, *head(heard), SECRET)
-    assert heard.wait(5)
+    stopped = threading.Event()
+    assert ask_to_stop(0, *head(stopped), SECRET)
+    assert stopped.wait(5)
 
 
 def test_a_stranger_is_not() -> None:
-    heard = threading.Event()
-    assert not ask_to_stop(0, *head(heard), b"of another")
-    assert not heard.wait(0.2)
+    stopped = threading.Event()
+    assert not ask_to_stop(0, *head(stopped), b"of another")
+    assert not stopped.wait(0.2)
 
 
 def test_a_head_that_has_another_index_is_not_meant() -> None:
-    heard = threading.Event()
-    assert not ask_to_stop(1, *head(heard), SECRET)
-    assert not heard.wait(0.2)
+    stopped = threading.Event()
+    assert not ask_to_stop(1, *head(stopped), SECRET)
+    assert not stopped.wait(0.2)
 
 
 def test_nobody_there_is_not_heard() -> None:

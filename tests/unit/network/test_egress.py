@@ -54,7 +54,7 @@ def test_a_udp_packet_has_ports_length_and_payload() -> None:
 
 
 @pytest.fixture
-def wire() -> Iterator[tuple[socket.socket, int]]:
+def tun_pair() -> Iterator[tuple[socket.socket, int]]:
     """What stands for the TUN device: packets written to one end come out of the other as they were."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     ours.settimeout(5)
@@ -68,13 +68,13 @@ def frame(packet: bytes) -> memoryview:
     return memoryview(bytes(VNET_HEADER) + packet)
 
 
-def test_udp_goes_out_and_its_answer_comes_back(wire: tuple[socket.socket, int]) -> None:
-    ours, tun = wire
+def test_udp_goes_out_and_its_answer_comes_back(tun_pair: tuple[socket.socket, int]) -> None:
+    ours, tun = tun_pair
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind((HERE, 0))
         server.settimeout(5)
         port = server.getsockname()[1]
-        Egress(tun, RANGES, list).packet(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), port), b"question")))
+        Egress(tun, RANGES, list).send(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), port), b"question")))
         data, peer = server.recvfrom(99)
         assert data == b"question"
         server.sendto(b"answer", peer)
@@ -85,43 +85,43 @@ def test_udp_goes_out_and_its_answer_comes_back(wire: tuple[socket.socket, int])
 
 
 def test_the_resolvers_address_leads_to_the_hosts_name_server(
-    wire: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
+    tun_pair: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer comes from the address that was asked, or the pod would not take it."""
-    ours, tun = wire
+    ours, tun = tun_pair
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(5)
         port = server.getsockname()[1]
         monkeypatch.setattr("pinnace.network.egress.DNS", port)
         egress = Egress(tun, RANGES, lambda: ["127.0.0.1"])
-        egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")))
+        egress.send(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")))
         _, peer = server.recvfrom(99)
         server.sendto(b"address", peer)
         answer = ours.recv(999)[VNET_HEADER:]
     assert struct.unpack_from("!II", answer, 12) == (RESOLVER, POD)
 
 
-def test_the_resolvers_address_leads_to_nothing_but_names(wire: tuple[socket.socket, int]) -> None:
+def test_the_resolvers_address_leads_to_nothing_but_names(tun_pair: tuple[socket.socket, int]) -> None:
     """A host's name server is often on its loopback, and so are services that pods must not reach."""
-    _, tun = wire
+    _, tun = tun_pair
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(0.3)
         egress = Egress(tun, RANGES, lambda: ["127.0.0.1"])
-        egress.packet(frame(udp_packet((POD, 4000), (RESOLVER, server.getsockname()[1]), b"hello?")))
+        egress.send(frame(udp_packet((POD, 4000), (RESOLVER, server.getsockname()[1]), b"hello?")))
         with pytest.raises(TimeoutError):
             server.recvfrom(99)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "0.0.0.0"])  # noqa: S104
-def test_the_hosts_loopback_is_not_outside(wire: tuple[socket.socket, int], address: str) -> None:
-    _, tun = wire
+def test_the_hosts_loopback_is_not_outside(tun_pair: tuple[socket.socket, int], address: str) -> None:
+    _, tun = tun_pair
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("0.0.0.0", 0))  # noqa: S104
         server.settimeout(0.2)
         egress = Egress(tun, RANGES, list)
-        egress.packet(frame(udp_packet((POD, 4000), (int(IPv4Address(address)), server.getsockname()[1]), b"hello?")))
+        egress.send(frame(udp_packet((POD, 4000), (int(IPv4Address(address)), server.getsockname()[1]), b"hello?")))
         with pytest.raises(TimeoutError):
             server.recvfrom(99)
 
@@ -141,23 +141,23 @@ def test_addresses_of_the_fabric_are_not_outside(address: str, *, outside: bool)
     assert RANGES.is_outside(IPv4Address(address)) is outside
 
 
-def test_a_packet_that_is_cut_off_does_no_harm(wire: tuple[socket.socket, int]) -> None:
-    _, tun = wire
+def test_a_packet_that_is_cut_off_does_no_harm(tun_pair: tuple[socket.socket, int]) -> None:
+    _, tun = tun_pair
     egress = Egress(tun, RANGES, list)
-    egress.packet(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]))
-    egress.packet(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")))
+    egress.send(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]))
+    egress.send(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")))
 
 
 def test_a_kernel_that_watches_no_more_costs_a_packet_alone(
-    wire: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
+    tun_pair: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, tun = wire
+    _, tun = tun_pair
     monkeypatch.setattr(selectors, "DefaultSelector", LimitedSelector)
     egress = Egress(tun, RANGES, list)
     with monkeypatch.context() as limited:
         limited.setattr(LimitedSelector, "full", True)
-        egress.packet(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), 9), b"lost")))
-    monkeypatch.setattr("pinnace.network.egress.MOST_SOCKETS", 1)  # the next one makes room
+        egress.send(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), 9), b"lost")))
+    monkeypatch.setattr("pinnace.network.egress.MAX_FLOWS", 1)  # the next one makes room
     for port in (10, 11):
-        egress.packet(frame(udp_packet((POD, port), (int(IPv4Address(HERE)), 9), b"sent")))
+        egress.send(frame(udp_packet((POD, port), (int(IPv4Address(HERE)), 9), b"sent")))
     assert len(egress._flows) == 1

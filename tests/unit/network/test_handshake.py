@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.network.handshake import (
-    DIGEST,
+    DIGEST_SIZE,
     NO_NODE,
-    NONCE,
+    NONCE_SIZE,
     HandshakeError,
     Protocol,
     complete,
@@ -38,9 +38,9 @@ def answer(
     sock: socket.socket,
     secret: bytes = SECRET,
     protocols: Callable[[int], Protocol | None] = lambda _index: Protocol.LINKS,
-    limit: float = 10.0,
+    timeout: float = 10.0,
 ) -> int:
-    return complete(sock, listening(secret, protocols, HERE), limit)
+    return complete(sock, listening(secret, protocols, HERE), timeout)
 
 
 @pytest.fixture
@@ -109,9 +109,9 @@ def test_a_listener_without_the_secret_is_not_believed(pair: tuple[socket.socket
     dialler, accepted = pair
 
     def pretend() -> None:
-        accepted.sendall(os.urandom(NONCE))
+        accepted.sendall(os.urandom(NONCE_SIZE))
         accepted.recv(999)
-        accepted.sendall(os.urandom(DIGEST))
+        accepted.sendall(os.urandom(DIGEST_SIZE))
 
     thread, _ = beside(pretend)
     with pytest.raises(HandshakeError, match="not of this cluster"):
@@ -123,8 +123,8 @@ def test_a_listener_cannot_send_our_own_proof_back(pair: tuple[socket.socket, so
     dialler, accepted = pair
 
     def mirror() -> None:
-        accepted.sendall(os.urandom(NONCE))
-        accepted.sendall(accepted.recv(999)[-DIGEST:])
+        accepted.sendall(os.urandom(NONCE_SIZE))
+        accepted.sendall(accepted.recv(999)[-DIGEST_SIZE:])
 
     thread, _ = beside(mirror)
     with pytest.raises(HandshakeError):
@@ -137,7 +137,7 @@ def test_what_was_overheard_once_opens_nothing_later(pair: tuple[socket.socket, 
     overheard: list[bytes] = []
 
     def listen_in() -> None:
-        accepted.sendall(os.urandom(NONCE))
+        accepted.sendall(os.urandom(NONCE_SIZE))
         overheard.append(accepted.recv(999))
         accepted.close()
 
@@ -148,7 +148,7 @@ def test_what_was_overheard_once_opens_nothing_later(pair: tuple[socket.socket, 
     ours, theirs = socket.socketpair()
     with ours, theirs:
         thread, outcome = answering(theirs)
-        ours.recv(NONCE)
+        ours.recv(NONCE_SIZE)
         ours.sendall(overheard[0])
         thread.join(5)
     assert isinstance(outcome[0], HandshakeError)
@@ -159,7 +159,7 @@ def test_an_index_cannot_be_changed_on_the_way(pair: tuple[socket.socket, socket
     ours, theirs = socket.socketpair()
 
     def relay() -> None:
-        accepted.sendall(ours.recv(NONCE))
+        accepted.sendall(ours.recv(NONCE_SIZE))
         heard = accepted.recv(999)
         ours.sendall(b"\0\0\0\x09" + heard[4:])
         accepted.close()
@@ -219,7 +219,7 @@ def test_the_users_command_has_a_protocol_of_its_own(pair: tuple[socket.socket, 
 def test_a_stranger_who_says_nothing_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
     _, accepted = pair
     with pytest.raises(TimeoutError):
-        answer(accepted, limit=0.1)
+        answer(accepted, timeout=0.1)
 
 
 def test_the_time_limit_is_for_the_whole_and_not_for_each_byte(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -232,7 +232,7 @@ def test_the_time_limit_is_for_the_whole_and_not_for_each_byte(pair: tuple[socke
 
     thread, _ = beside(trickle)
     with pytest.raises(TimeoutError):
-        answer(accepted, limit=0.4)
+        answer(accepted, timeout=0.4)
     done.set()
     thread.join(5)
 

@@ -17,7 +17,7 @@ import pytest
 from pinnace.network.handshake import Protocol, complete, listener_name, listening
 from pinnace.network.links import LENGTH, Link, receive_to_tun, send_from_tun
 from pinnace.network.lookup import Lookup
-from pinnace.network.tun import FRAME, VNET_HEADER
+from pinnace.network.tun import MAX_FRAME, VNET_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print(listener.getsockname()[1], file=sys.stderr, flush=True)
 address, port = listener.getsockname()
-serve(listener, sys.argv[2].encode(), index=1, address=address, last_index=254, tun=1, stop=lambda: None)
+serve(listener, sys.argv[2].encode(), index=1, address=address, last_index=254, tun=1, on_stop=lambda: None)
 """
 
 
@@ -265,7 +265,7 @@ def test_a_stranger_gets_no_frame_through() -> None:
 def test_a_frame_of_impossible_length_ends_the_connection() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(LENGTH.pack(FRAME + 1))
+        ours.sendall(LENGTH.pack(MAX_FRAME + 1))
         with pytest.raises(Exception, match="impossible length"):
             receive_to_tun(theirs, -1)
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from pinnace.network import lookup
-from pinnace.network.links import LENGTH, WANTED_BYTES, Link
+from pinnace.network.links import LENGTH, MAX_LOOKUP_BYTES, Link
 from pinnace.network.lookup import Lookup
 
 LIMIT = 10.0
@@ -32,9 +32,9 @@ def test_a_node_is_found_at_once_or_when_it_comes() -> None:
     looking = Lookup(known.get)
     first, second = Waiting(1), Waiting(2)
     for wanted in (first, second):
-        looking.want(wanted)
+        looking.request(wanted)
     assert first.there.wait(LIMIT)
-    assert not second.there.wait(2 * lookup.INTERVAL)
+    assert not second.there.wait(2 * lookup.LOOKUP_INTERVAL)
     known[2] = HERE
     assert second.there.wait(LIMIT)
     assert not first.given_up.is_set()
@@ -45,15 +45,15 @@ def test_whoever_tries_every_address_costs_a_bounded_table_and_is_in_nobodys_way
     looking = Lookup({7: HERE}.get)
     scan = [Waiting(number) for number in range(1000, 6000)]
     for wanted in scan:
-        looking.want(wanted)
+        looking.request(wanted)
     real = Waiting(7)
     begin = time.monotonic()
-    looking.want(real)
+    looking.request(real)
     assert real.there.wait(LIMIT)
     assert time.monotonic() - begin < 5
     assert threading.active_count() == threads + 1
     assert scan[0].given_up.is_set()
-    assert sum(not wanted.given_up.is_set() for wanted in scan) <= lookup.MOST_WANTED
+    assert sum(not wanted.given_up.is_set() for wanted in scan) <= lookup.MAX_LOOKUPS
 
 
 def test_a_record_that_nobody_can_read_is_none() -> None:
@@ -71,6 +71,6 @@ def test_frames_for_nobody_are_kept_in_small_numbers() -> None:
     frame = memoryview(LENGTH.pack(65000) + bytes(65000))
     for _ in range(100):
         link.send(frame)
-    assert sum(map(len, link._waiting)) <= WANTED_BYTES
+    assert sum(map(len, link._queue)) <= MAX_LOOKUP_BYTES
     link.give_up()
-    assert not link._waiting
+    assert not link._queue

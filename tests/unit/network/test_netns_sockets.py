@@ -7,17 +7,17 @@ import threading
 
 import pytest
 
-from pinnace.network.netns_sockets import Door, attend
+from pinnace.network.netns_sockets import NetnsSockets, serve
 
 
 def test_sockets_come_through_and_can_connect() -> None:
     outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    thread = threading.Thread(target=attend, args=(inside,))
+    thread = threading.Thread(target=serve, args=(inside,))
     thread.start()
     with outside, inside, socket.create_server(("127.0.0.1", 0)) as listener:
-        door = Door(outside)
+        sockets = NetnsSockets(outside)
         for _ in range(3):
-            with door.socket() as made:
+            with sockets.socket() as made:
                 made.connect(listener.getsockname())
                 accepted, _ = listener.accept()
                 accepted.close()
@@ -30,4 +30,4 @@ def test_a_fabric_that_is_gone_is_an_error() -> None:
     outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     inside.close()
     with outside, pytest.raises(OSError, match=r"gone|Broken pipe"):
-        Door(outside).socket()
+        NetnsSockets(outside).socket()

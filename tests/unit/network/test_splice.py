@@ -142,11 +142,13 @@ def test_a_destination_that_refuses_is_a_reset() -> None:
         client.recv(1)
 
 
-@pytest.mark.parametrize("pipe", [splice.PIPE, 1 << 31], ids=["as asked for", "no more than the default"])
+@pytest.mark.parametrize("pipe", [splice.PIPE_SIZE, 1 << 31], ids=["as asked for", "no more than the default"])
 def test_a_reader_who_is_slow_holds_the_writer_up_and_costs_nothing(
     way: tuple[tuple[str, int], socket.socket], pipe: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splice, "PIPE", pipe)  # the kernel refuses pipes of 2 GiB, as it does when a budget is spent
+    monkeypatch.setattr(
+        splice, "PIPE_SIZE", pipe
+    )  # the kernel refuses pipes of 2 GiB, as it does when a budget is spent
     client, server = joined(way)
     sent = 0
     with client, server:
@@ -308,7 +310,7 @@ def test_a_stranger_who_will_not_say_more_is_refused_at_once() -> None:
     admission = splice.by_server_name("known.example", Quota(20), Quota(10))
     splicer.listen_for_tls(listener, lambda _: (socket.socket(), NO_ONE), admission)
     threading.Thread(target=splicer.run, daemon=True).start()
-    with socket.create_connection(listener.getsockname(), timeout=splice.GREETING_LIMIT / 2) as client:
+    with socket.create_connection(listener.getsockname(), timeout=splice.HELLO_TIMEOUT / 2) as client:
         client.sendall(b"\x16")
         client.shutdown(socket.SHUT_WR)
         with pytest.raises(ConnectionResetError):

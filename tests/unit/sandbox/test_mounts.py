@@ -6,23 +6,23 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from pinnace.sandbox.mounts import file_system
+from pinnace.sandbox.mountinfo import filesystem_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TABLE = """\
-/dev/sda1 / ext4 ro,relatime 0 0
-none /var/lib tmpfs rw 0 0
-/dev/sda1 /var/lib/kubelet ext4 rw 0 0
-scratch /var/lib/kubelet xfs rw 0 0
+21 1 8:1 / / ro,relatime shared:1 - ext4 /dev/sda1 rw
+30 21 0:40 / /var/lib rw - tmpfs none rw
+31 30 8:1 /kubelet /var/lib/kubelet rw - ext4 /dev/sda1 rw
+32 31 8:2 / /var/lib/kubelet rw - xfs scratch rw
 """
 
 
 def test_the_last_mount_on_a_directory_counts() -> None:
-    assert file_system("/var/lib/kubelet", TABLE) == "xfs"
-    assert file_system("/var/lib", TABLE) == "tmpfs"
-    assert file_system("/nowhere", TABLE) == ""
+    assert filesystem_on("/var/lib/kubelet", TABLE) == "xfs"
+    assert filesystem_on("/var/lib", TABLE) == "tmpfs"
+    assert filesystem_on("/nowhere", TABLE) == ""
 
 
 LATER = """

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from pinnace.sandbox.one_user import ARCHITECTURE, PRETENDED, pretending
+from pinnace.sandbox.one_user import AUDIT_ARCH, IGNORED_SYSCALLS, filter_program
 
 TRY = """
 import os, sys
-from pinnace.sandbox.one_user import pretend
+from pinnace.sandbox.one_user import ignore_id_changes
 if sys.argv[1] == "pretend":
-    pretend()
+    ignore_id_changes()
 os.chown(sys.argv[2], 33, 33)
 os.setgroups([44])
 os.setresgid(33, 33, 33)
@@ -22,8 +22,8 @@ print(os.getuid(), os.stat(sys.argv[2]).st_uid)
 """
 
 
-def in_a_namespace(word: str, file: object) -> subprocess.CompletedProcess[str]:
-    argv = ["unshare", "--user", "--map-root-user", sys.executable, "-c", TRY, word, str(file)]
+def in_a_namespace(mode: str, file: object) -> subprocess.CompletedProcess[str]:
+    argv = ["unshare", "--user", "--map-root-user", sys.executable, "-c", TRY, mode, str(file)]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -34,8 +34,8 @@ def test_files_and_processes_of_others_become_ours(tmp_path_factory: pytest.Temp
     assert "Invalid argument" in in_a_namespace("do not", file).stderr
 
 
-@pytest.mark.parametrize("machine", PRETENDED)
+@pytest.mark.parametrize("machine", IGNORED_SYSCALLS)
 def test_every_machine_has_its_filter(machine: str) -> None:
-    program = pretending(machine)
-    assert len(program) == 8 * (5 + 2 * len(PRETENDED[machine]))
-    assert ARCHITECTURE[machine].to_bytes(4, "little") in program
+    program = filter_program(machine)
+    assert len(program) == 8 * (5 + 2 * len(IGNORED_SYSCALLS[machine]))
+    assert AUDIT_ARCH[machine].to_bytes(4, "little") in program

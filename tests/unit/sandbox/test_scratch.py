@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pinnace.errors import UnsafePathError
-from pinnace.images.cache import file_system
 from pinnace.sandbox import scratch
+from pinnace.sandbox.mountinfo import filesystem_of_device
 from support.trees import make_deep
 
 UID = 12345
@@ -91,7 +91,7 @@ def test_a_mount_with_an_odd_name_is_seen_as_what_it_is(tmp_path: Path, name: by
     mine = os.fsencode(tmp_path / "mine")
     table = os.fsdecode(b"1 2 8:1 / %s/%s rw - ext4 /dev/x rw\n2 2 8:1 / %s rw - ext4 /dev/x rw\n" % (mine, name, mine))
     assert len(scratch.mounts_below(tmp_path / "mine", table)) == 2
-    assert file_system(os.makedev(8, 1), table) == "ext4"
+    assert filesystem_of_device(os.makedev(8, 1), table) == "ext4"
 
 
 def test_mount_points_are_found_below_a_path_and_nowhere_else(tmp_path: Path) -> None:

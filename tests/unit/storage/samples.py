@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pinnace.controlplane.objects import SHARED
-from pinnace.storage.claims import MADE_BY, SELECTED_NODE, TO_BE_MADE_BY
+from pinnace.storage.claims import PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER
 
 UID = "8917389f-1ab7-497b-a936-5e0831d70938"
 
 
 def claim(*, provisioner: str = SHARED, node: str | None = None, **spec: Any) -> dict[str, Any]:
     """A claim for which no volume was found."""
-    annotations = {TO_BE_MADE_BY[0]: provisioner} | ({SELECTED_NODE: node} if node else {})
+    annotations = {STORAGE_PROVISIONER[0]: provisioner} | ({SELECTED_NODE: node} if node else {})
     metadata = {"name": "data", "namespace": "default", "uid": UID, "resourceVersion": "7", "annotations": annotations}
     usual = {
         "accessModes": ["ReadWriteOnce"],
@@ -36,7 +36,7 @@ def volume(
     metadata: dict[str, Any] = {
         "name": f"pvc-{UID}",
         "resourceVersion": "8",
-        "annotations": {MADE_BY: provisioner},
+        "annotations": {PROVISIONED_BY: provisioner},
         "finalizers": ["kubernetes.io/pv-protection", "pinnace.dev/data"],
     }
     if going:

@@ -17,28 +17,28 @@ ON_N1 = Pool(provisioner=SCRATCH, node="n1")
 
 
 def test_only_claims_that_name_us_are_ours_to_answer() -> None:
-    assert POOL.is_asked(claim())
-    assert not POOL.is_asked(claim(provisioner="example.com/other"))
-    assert not POOL.is_asked(claim(volumeName="chosen-by-hand"))
+    assert POOL.serves(claim())
+    assert not POOL.serves(claim(provisioner="example.com/other"))
+    assert not POOL.serves(claim(volumeName="chosen-by-hand"))
     waits = claim()
     waits["metadata"]["annotations"] = {}  # the controller-manager may still find an existing volume
-    assert not POOL.is_asked(waits)
+    assert not POOL.serves(waits)
     going = claim()
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert not POOL.is_asked(going)
+    assert not POOL.serves(going)
 
 
 def test_scratch_is_answered_by_the_chosen_node_alone() -> None:
-    assert ON_N1.is_asked(claim(provisioner=SCRATCH, node="n1"))
-    assert not ON_N1.is_asked(claim(provisioner=SCRATCH, node="n2"))
-    assert not ON_N1.is_asked(claim(provisioner=SCRATCH))
+    assert ON_N1.serves(claim(provisioner=SCRATCH, node="n1"))
+    assert not ON_N1.serves(claim(provisioner=SCRATCH, node="n2"))
+    assert not ON_N1.serves(claim(provisioner=SCRATCH))
 
 
 @pytest.mark.parametrize("pool", [POOL, ON_N1])
 def test_a_volume_is_held_by_the_pool_that_made_it(pool: Pool) -> None:
     made = claims.volume_for(claim(), storage_class(), pool, Path("/volumes/one"))
     others = [POOL, ON_N1, Pool(provisioner=SCRATCH, node="n2")]
-    assert [other for other in others if other.holds(made)] == [pool]
+    assert [other for other in others if other.owns(made)] == [pool]
     assert made["metadata"]["name"] == f"pvc-{UID}"
     assert claims.node_of(made) == pool.node
 
@@ -72,16 +72,16 @@ def test_shared_takes_every_access_mode(mode: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "phase", "going", "fate"),
     [
-        ("Delete", "Bound", False, Fate.STAYS),
-        ("Delete", "Bound", True, Fate.STAYS),  # in use: whoever deleted the object has to wait
-        ("Delete", "Available", False, Fate.STAYS),
+        ("Delete", "Bound", False, Fate.KEEP),
+        ("Delete", "Bound", True, Fate.KEEP),  # in use: whoever deleted the object has to wait
+        ("Delete", "Available", False, Fate.KEEP),
         ("Delete", "Released", False, Fate.REMOVE),
         ("Delete", "Released", True, Fate.REMOVE),
         ("Delete", "Failed", False, Fate.REMOVE),
         ("Delete", "Pending", True, Fate.REMOVE),
-        ("Retain", "Released", False, Fate.STAYS),
-        ("Retain", "Bound", True, Fate.STAYS),
-        ("Retain", "Released", True, Fate.LET_GO),
+        ("Retain", "Released", False, Fate.KEEP),
+        ("Retain", "Bound", True, Fate.KEEP),
+        ("Retain", "Released", True, Fate.RELEASE),
     ],
 )
 def test_the_fate_of_a_volume(policy: str, phase: str, going: bool, fate: Fate) -> None:

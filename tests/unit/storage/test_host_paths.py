@@ -8,10 +8,10 @@ import pytest
 
 from pinnace.controlplane.objects import SHARED
 from pinnace.controlplane.podsecurity import HOST_PATH, host_path_classes
-from pinnace.storage.claims import MADE_BY, Pool
+from pinnace.storage.claims import PROVISIONED_BY, Pool
 from pinnace.storage.directories import Directories
 from pinnace.storage.host_paths import HostPaths
-from pinnace.storage.keeper import Keeper
+from pinnace.storage.pool_reconciler import PoolReconciler
 from unit.storage.fake_api import FakeApi
 from unit.storage.samples import UID, claim
 
@@ -61,8 +61,8 @@ def test_a_claim_that_names_a_class_of_other_volumes(api: FakeApi) -> None:
 
 def test_a_claim_that_asks_another_for_a_listed_directory(api: FakeApi, tmp_path: Any) -> None:
     """What a claim says of its provisioner may be anything; a volume of the class must be of that class."""
-    keeper = Keeper(api, Pool(provisioner=SHARED), Directories(tmp_path / "volumes"))
-    keeper.claim(claim(provisioner=SHARED, storageClassName="host-data"), None)
+    reconciler = PoolReconciler(api, Pool(provisioner=SHARED), Directories(tmp_path / "volumes"))
+    reconciler.claim(claim(provisioner=SHARED, storageClassName="host-data"), None)
     assert api.all("persistentvolumes") == []
 
 
@@ -74,6 +74,6 @@ def test_volumes_go_and_what_is_in_them_stays(api: FakeApi) -> None:
     assert api.all("persistentvolumes")
     hand.volume(made | {"status": {"phase": "Released"}, "metadata": made["metadata"] | {"annotations": {}}})
     assert api.all("persistentvolumes"), "not one of ours"
-    assert made["metadata"]["annotations"] == {MADE_BY: HOST_PATH}
+    assert made["metadata"]["annotations"] == {PROVISIONED_BY: HOST_PATH}
     hand.volume(made | {"status": {"phase": "Released"}})
     assert NAME not in {volume["metadata"]["name"] for volume in api.all("persistentvolumes")}

@@ -14,8 +14,8 @@ from pinnace.errors import ApiError
 from pinnace.kube.watch import Changed, Listed
 from pinnace.storage.claims import SELECTED_NODE, Pool, volume_for
 from pinnace.storage.directories import Directories
-from pinnace.storage.keeper import Keeper
-from pinnace.storage.lost_nodes import Departed
+from pinnace.storage.lost_nodes import LostNodes
+from pinnace.storage.pool_reconciler import PoolReconciler
 from pinnace.storage.provisioner import CLAIMS, VOLUMES, Provisioner
 from unit.storage.fake_api import FakeApi
 from unit.storage.samples import UID, bound, claim, storage_class, volume
@@ -61,7 +61,7 @@ def directories(tmp_path: Path) -> Directories:
 
 def life(api: FakeApi, directories: Directories) -> None:
     """A provisioner that starts, does what there is to do, and is gone."""
-    provisioner = Provisioner([Keeper(api, Pool(provisioner=SHARED), directories)])
+    provisioner = Provisioner([PoolReconciler(api, Pool(provisioner=SHARED), directories)])
     for kind in (CLAIMS, VOLUMES):
         provisioner.note(Listed(kind=kind, objects=api.all(kind)))
     provisioner.begin()
@@ -142,9 +142,9 @@ def test_what_belongs_to_nothing_goes_if_it_is_marked(api: FakeApi, directories:
 
 
 def test_a_refusal_is_said_once(api: FakeApi, directories: Directories) -> None:
-    keeper = Keeper(api, Pool(provisioner=SHARED), directories)
-    keeper.claim(claim(volumeMode="Block"), None)
-    keeper.claim(claim(volumeMode="Block"), None)
+    reconciler = PoolReconciler(api, Pool(provisioner=SHARED), directories)
+    reconciler.claim(claim(volumeMode="Block"), None)
+    reconciler.claim(claim(volumeMode="Block"), None)
     (event,) = api.all("events")
     assert "no block devices" in event["message"]
     assert not api.all(VOLUMES)
@@ -158,7 +158,7 @@ def test_what_fails_is_tried_again_and_the_rest_goes_on(directories: Directories
     for thing in (other, claim()):
         api.put(CLAIMS, thing)
     api.put("storageclasses", storage_class())
-    provisioner = Provisioner([Keeper(api, Pool(provisioner=SHARED), directories)])
+    provisioner = Provisioner([PoolReconciler(api, Pool(provisioner=SHARED), directories)])
     provisioner.note(Listed(kind=CLAIMS, objects=api.all(CLAIMS)))
     provisioner.note(Listed(kind=VOLUMES, objects=[]))
     provisioner.begin()
@@ -193,11 +193,11 @@ def test_the_trash_is_emptied_again_after_any_failure(
         raise RecursionError
 
     monkeypatch.setattr(directories, "empty_trash", fail)
-    keeper = Keeper(api, Pool(provisioner=SHARED), directories)
-    keeper.begin([], [])
+    reconciler = PoolReconciler(api, Pool(provisioner=SHARED), directories)
+    reconciler.begin([], [])
     for _ in range(2):
         calls.get(timeout=10)
-        keeper.discarded.set()
+        reconciler.discarded.set()
 
 
 class TestDeparted:
@@ -213,7 +213,7 @@ class TestDeparted:
     def test_the_scheduler_chooses_again(self, api: FakeApi, node: str, left: str | None) -> None:
         waits = claim(provisioner=SCRATCH, node=node)
         api.put(CLAIMS, waits)
-        Departed(api).claim(waits, None)
+        LostNodes(api).claim(waits, None)
         assert api.all(CLAIMS)[0]["metadata"]["annotations"].get(SELECTED_NODE) == left
 
     @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ class TestDeparted:
         made: dict[str, Any] = volume_for(claim(), storage_class(), pool, tmp_path) | {"status": {"phase": phase}}
         made["metadata"]["resourceVersion"] = "1"
         api.put(VOLUMES, made)
-        Departed(api).volume(made)
+        LostNodes(api).volume(made)
         assert len(api.all(VOLUMES)) == stays
 
     def test_an_api_that_does_not_answer_is_no_proof(self, api: FakeApi, tmp_path: Path) -> None:
@@ -236,5 +236,5 @@ class TestDeparted:
         api.put(VOLUMES, made)
         api.before = fail
         with pytest.raises(ApiError):
-            Departed(api).volume(made)
+            LostNodes(api).volume(made)
         assert api.all(VOLUMES)

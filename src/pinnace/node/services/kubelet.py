@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.node.services.containerd import CONTAINERD_SOCKET
 from pinnace.node.services.kubelet_pacing import paced
-from pinnace.sandbox.mounts import file_system
+from pinnace.sandbox.mountinfo import filesystem_on, mount_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) ->
             cpus=os.cpu_count() or 1,
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         ),
-        file_system=file_system("/var/lib/kubelet", os.fsdecode(Path("/proc/self/mounts").read_bytes())),
+        file_system=filesystem_on("/var/lib/kubelet", mount_table()),
     )
     containerd, under_way = Path(CONTAINERD_SOCKET).exists, init.run_directory / "kubelet-under-way"
     init.service(

@@ -5,10 +5,11 @@ A pod whose job has several nodes runs on the first of them, as any pod does. In
 
     container           agent's helper                       every host of the job
     ─────────           ──────────────                       ─────────────────────────────────────────────
-    srun ── socket ───► server ── srun (Slurm's own) ──────► rank      enters the world, becomes the program
+    srun ── socket ───► server ── srun (Slurm's own) ──────► rank      enters the world, executes the program
                           │                                    │
-                          └────── companion ◄── copies ──────► world   mounts and ids that the host's ranks share
+                          └────── companion ◄── copies ──────► world   mount and user namespace of the ranks
 
-A world is what a container looks like to its ranks: its root, its volumes, and the host's own network, processes and
-devices. On the first host it has the container's root itself; the companions of the other hosts get a copy of it.
+A world is the mount and user namespace of a container's ranks on one host. It has the container's root and volumes, and
+the host's own network, processes and devices. On the first host it has the container's root itself; the companions of
+the other hosts get a copy of it.
 """

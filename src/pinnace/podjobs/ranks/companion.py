@@ -1,4 +1,4 @@
-"""Makes and holds worlds on one host, for as long as a pod's job lives. Commands come in, and answers go out, as lines.
+"""Makes and holds worlds on one host while a pod's job runs. It reads commands and writes answers as lines of JSON.
 
     python -m pinnace.podjobs.ranks.companion --of PID                                 on the first host, of its node
     python -m pinnace.podjobs.ranks.companion --cluster DIRECTORY --from N@HOST:PORT   on another: copies what it needs
@@ -6,7 +6,7 @@
     {"do": "make", "world": "3", "container": {…}, "identity": {…}}
     {"do": "end", "world": "3"}
 
-It ends, and removes everything, when nobody can give it commands any more.
+It ends, and removes everything, when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial
 from pinnace.podjobs.ranks import world
-from pinnace.podjobs.ranks.container import Kind, Volume
+from pinnace.podjobs.ranks.container import Volume, VolumeKind
 from pinnace.podjobs.ranks.entering import become_root_of
-from pinnace.podjobs.ranks.ids import Identity, exchanged
+from pinnace.podjobs.ranks.ids import ProcessCredentials, swapped_id_map
 from pinnace.podjobs.ranks.launcher import INSIDE, NODE, PROC
 from pinnace.removal import remove_tree
 from pinnace.sandbox import namespaces, scratch
@@ -44,15 +44,15 @@ from pinnace.sandbox.linux import (
     umount2,
     unshare,
 )
-from pinnace.sandbox.one_user import pretend
+from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.slurm import host_name
 from pinnace.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COPY_LIMIT = 600.0  # seconds
-NAMES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+COPY_TIMEOUT = 600.0  # seconds to copy a part of a container
+NAME_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions", "--xattrs",
           "--xattrs-include=user.overlay.*", "--delay-directory-restore")  # fmt: skip
 
@@ -62,17 +62,17 @@ class CompanionError(Exception):
 
 
 class Companion:
-    """What the first host and the others have in common. ``memory`` is a file system that goes with us."""
+    """What the first host and the others have in common. ``memory`` is a tmpfs that ends with this process."""
 
     def __init__(self, memory: Path, proc: str) -> None:
         self.memory, self.proc = memory, proc
         self.own = (os.getuid(), os.getgid())
         self.host = host_name(os.environ)
-        self.names = {name: Path(name).read_bytes() for name in NAMES if Path(name).exists()}
+        self.names = {name: Path(name).read_bytes() for name in NAME_FILES if Path(name).exists()}
         self.worlds: dict[str, tuple[int, socket.socket]] = {}
 
     def prepare(self) -> None:
-        """Once we are root of a user namespace."""
+        """Set up the mount namespace. The process is root of a user namespace by now."""
         unshare(CLONE_NEWNS)
         mount("none", "/", flags=MS_REC | MS_SLAVE)
         self.memory.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class Companion:
             (self.memory / "names" / Path(name).name).write_bytes(content)
         self.last = tuple(last_id(Path(self.proc, "self", kind).read_text()) for kind in ("uid_map", "gid_map"))
         if not self.last[0]:
-            pretend()
+            ignore_id_changes()
 
     def serve(self) -> None:
         for line in sys.stdin.buffer:
@@ -92,7 +92,7 @@ class Companion:
                 self._end(command["world"])
                 continue
             try:
-                identity = Identity.from_json(command["identity"])
+                identity = ProcessCredentials.from_json(command["identity"])
                 answer["pid"] = self._make(command["world"], command["container"], identity)
             except (CompanionError, HandshakeError, OSError, subprocess.SubprocessError) as error:
                 self._end(command["world"])
@@ -111,9 +111,9 @@ class Companion:
         raise NotImplementedError
 
     def forget(self, name: str) -> None:
-        """Remove what a world had for itself."""
+        """Remove the files of a world."""
 
-    def _make(self, name: str, container: dict[str, Any], identity: Identity) -> int:
+    def _make(self, name: str, container: dict[str, Any], identity: ProcessCredentials) -> int:
         at = self.memory / "roots" / name
         at.mkdir(parents=True)
         volumes = [Volume.from_json(volume) for volume in container["volumes"]]
@@ -132,7 +132,7 @@ class Companion:
                 ours.close()
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 world.hold(steps, theirs)
-            except BaseException as error:  # noqa: BLE001 - nothing of ours may run on in a forked process
+            except BaseException as error:  # noqa: BLE001 - a forked process must not return into the caller
                 with contextlib.suppress(OSError):
                     theirs.send((error.args[1] if len(error.args) > 1 else str(error)).encode()[:4096])
             os._exit(0)
@@ -142,21 +142,21 @@ class Companion:
         for kind, own, asked, last in zip(
             ("gid_map", "uid_map"), reversed(self.own), (identity.gid, identity.uid), reversed(self.last), strict=True
         ):
-            Path(self.proc, str(pid), kind).write_text(exchanged(own, asked, last))
+            Path(self.proc, str(pid), kind).write_text(swapped_id_map(own, asked, last))
         ours.send(world.READY)
         self._expect(ours)
         return pid
 
     @staticmethod
-    def _expect(line: socket.socket) -> None:
-        word = line.recv(4096)
-        if word != world.READY:
-            raise CompanionError(word.decode(errors="replace") or "the process that was to hold it has died")
+    def _expect(channel: socket.socket) -> None:
+        message = channel.recv(4096)
+        if message != world.READY:
+            raise CompanionError(message.decode(errors="replace") or "the process that was to hold it has died")
 
     def _end(self, name: str) -> None:
         if name in self.worlds:
-            pid, line = self.worlds.pop(name)
-            line.close()
+            pid, channel = self.worlds.pop(name)
+            channel.close()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -165,7 +165,7 @@ class Companion:
 
 
 class OnFirstHost(Companion):
-    """Ranks beside the container: in its very root, with its very volumes."""
+    """Worlds on the container's own host: with its root and volumes themselves."""
 
     def root(self, name: str, container: dict[str, Any]) -> world.Root:  # noqa: ARG002
         return world.Root(path=container["root"])
@@ -177,7 +177,7 @@ class OnFirstHost(Companion):
 
 
 class OnOtherHost(Companion):
-    """Ranks in a copy of the container. Its image is copied once; what the container changed, for every world."""
+    """Worlds with a copy of the container. The image is copied once, the upper layer for every world."""
 
     def __init__(self, directory: Path, cluster: ClusterSpec, source: str) -> None:
         super().__init__(directory / "memory", "/proc")
@@ -186,7 +186,7 @@ class OnOtherHost(Companion):
         self.secret = cluster.link_key
 
     def prepare(self) -> None:
-        if os.fork() == 0:  # beside everything else: remove what was left here by those that were killed
+        if os.fork() == 0:  # in the background: remove the directories of killed companions and nodes
             die_with_parent(signal.SIGKILL)
             scratch.sweep(self.directory.parent, self.own[0])
             os._exit(0)
@@ -200,10 +200,10 @@ class OnOtherHost(Companion):
     def root(self, name: str, container: dict[str, Any]) -> world.Root:
         image = self.directory / "images" / container["image"]
         if not image.is_dir():
-            coming = image.with_suffix(".coming")
-            remove_tree(coming)
-            self._fetch({"image": container["image"]}, coming)
-            coming.rename(image)
+            incomplete = image.with_suffix(".incomplete")
+            remove_tree(incomplete)
+            self._fetch({"image": container["image"]}, incomplete)
+            incomplete.rename(image)
         own = self.directory / "worlds" / name
         (own / "work").mkdir(parents=True)
         self._fetch({"world": name, "part": "upper"}, own / "upper")
@@ -212,12 +212,12 @@ class OnOtherHost(Companion):
     def binds(self, name: str, at: str, volumes: list[Volume]) -> Iterator[world.Bind]:
         for number, volume in enumerate(volumes):
             source = volume.host
-            if volume.kind is Kind.EMPTY:
+            if volume.kind is VolumeKind.EMPTY:
                 path = self.directory / "volumes" / hashlib.sha256(volume.source.encode()).hexdigest()[:16]
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(0o777)
                 source = str(path)
-            elif volume.kind is Kind.COPIED:
+            elif volume.kind is VolumeKind.COPIED:
                 copies = self.memory / "copies" / name / str(number)
                 self._fetch({"world": name, "part": number}, copies)
                 source = str(copies / Path(volume.source).name)
@@ -228,7 +228,7 @@ class OnOtherHost(Companion):
             remove_tree(path)
 
     def _fetch(self, what: dict[str, Any], target: Path) -> None:
-        """Get a part of the container from the first host, as an archive (see ``server``)."""
+        """Copy a part of the container from the first host, as a tar (see ``server``)."""
         target.mkdir(parents=True)
         with socket.create_connection(self.source, timeout=30) as sock:
             dial(sock, self.secret, Protocol.COPY, NO_NODE, self.listener)
@@ -237,13 +237,15 @@ class OnOtherHost(Companion):
             done = subprocess.run(
                 [*UNPACK, "--directory", str(target)],
                 stdin=sock.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
-                timeout=COPY_LIMIT,
+                timeout=COPY_TIMEOUT,
             )  # fmt: skip
         if done.returncode:
             raise CompanionError(f"the copy of {what} is not whole: {done.stderr.strip()[-500:]}")
 
 
-def _until_told(companion: Companion) -> bool:
+def _serve_until_end(companion: Companion) -> bool:
+    """Serve until standard input is closed, or until SIGTERM; then clean up."""
+
     def leave(*_: object) -> None:
         raise SystemExit
 
@@ -264,18 +266,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--of", type=int)
     parser.add_argument("--cluster", type=Path)
     parser.add_argument("--from", dest="source", default="")
-    words = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o022)
-    if words.of:
+    if args.of:
         here = OnFirstHost(Path("/run/pinnace/worlds"), PROC)
-        become_root_of(words.of)
-        return 0 if _until_told(here) else 1
+        become_root_of(args.of)
+        return 0 if _serve_until_end(here) else 1
     directory = scratch.make(scratch.base(os.environ), os.getuid())
-    there = OnOtherHost(directory, ClusterSpec.load(words.cluster), words.source)
+    there = OnOtherHost(directory, ClusterSpec.load(args.cluster), args.source)
     try:
-        return 0 if namespaces.as_root(lambda: _until_told(there)) else 1
+        return 0 if namespaces.as_root(lambda: _serve_until_end(there)) else 1
     finally:
         scratch.remove(directory)
 

@@ -1,4 +1,4 @@
-"""A container as its ranks shall find it: pure functions of what containerd, the kubelet and the kernel say of it."""
+"""The root and volumes of a container, for its ranks: pure functions of its bundle and of mount tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.errors import PinnaceError
 from pinnace.sandbox.mountinfo import MountPoint, mount_points
-from pinnace.sandbox.mounts import LOCAL, VOLUMES
+from pinnace.sandbox.mounts import LOCAL_DIRECTORIES, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 TASKS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 SNAPSHOTS = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
-KUBELET = LOCAL["kubelet"]
-OWN = ("/dev", "/proc", "/sys", "/run/pinnace")  # a world has its own
-NAMES = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}  # likewise: ranks are on the host's network
+KUBELET = LOCAL_DIRECTORIES["kubelet"]
+WORLD_MOUNTS = ("/dev", "/proc", "/sys", "/run/pinnace")  # a world has its own
+NAME_FILES = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}  # likewise: ranks are on the host's network
 _VOLUME = re.compile(rf"{KUBELET}/pods/[^/]+/volumes/kubernetes\.io~([^/]+)/")
 _COPIED = {"configmap", "secret", "projected", "downward-api"}
 
 
-class Kind(StrEnum):
-    """Where ranks on other hosts find a volume."""
+class VolumeKind(StrEnum):
+    """How ranks on other hosts get a volume."""
 
     HOST = "host"  # at the same path
     EMPTY = "empty"  # each host has its own, empty at first
-    COPIED = "copied"  # in the memory of each host, as it is when they start
-    FIRST = "first"  # nowhere: it is the first host's alone
+    COPIED = "copied"  # into the memory of each host, when the world is made
+    FIRST = "first"  # not at all: it is on the first host alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """``source`` is the path in the first host's node, ``host`` that on a host."""
+    """A volume. ``source`` is its path in the node on the first host, ``host`` its path on the hosts."""
 
-    kind: Kind
+    kind: VolumeKind
     target: str
     source: str
     host: str = ""
@@ -46,12 +46,12 @@ class Volume:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Volume:
-        return Volume(**data | {"kind": Kind(data["kind"])})
+        return Volume(**data | {"kind": VolumeKind(data["kind"])})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Container:
-    """``root`` is where its root is mounted in the node; ``lower`` and ``upper`` are what that consists of."""
+class ContainerSpec:
+    """A container. ``root`` is its root's mount point in the node; ``lower`` and ``upper`` are the overlay's layers."""
 
     root: str
     lower: tuple[str, ...]
@@ -61,7 +61,7 @@ class Container:
 
     @property
     def image(self) -> str:
-        """A name for what does not change while the node lives."""
+        """A name for the lower layers, which do not change while the node lives."""
         return hashlib.sha256("\0".join(self.lower).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
@@ -69,11 +69,11 @@ class Container:
 
 
 def host_path(path: str, node: list[MountPoint], host: list[MountPoint]) -> str | None:
-    """What a path in the node is called on its host; None if the host does not see it."""
+    """The path on the host of a path in the node; None if the host does not have it."""
     above = [point for point in node if _below(path, point.target)]
     if not above:
         return None
-    here = max(reversed(above), key=lambda point: len(point.target))  # of equals the last counts: it is on top
+    here = max(reversed(above), key=lambda point: len(point.target))  # of equal targets the last mount is on top
     inside = _joined(here.root, _rest(path, here.target))
     seen = [point for point in host if point.device == here.device and _below(inside, point.root)]
     if not seen:
@@ -82,15 +82,15 @@ def host_path(path: str, node: list[MountPoint], host: list[MountPoint]) -> str 
     return _joined(there.target, _rest(inside, there.root))
 
 
-def describe(identity: str, config: Mapping[str, Any], *, node: str, host: str, scratch: Path) -> Container:
-    """A container from its bundle's configuration, and the tables of mounts of the node and of its host."""
+def describe(identity: str, config: Mapping[str, Any], *, node: str, host: str, scratch: Path) -> ContainerSpec:
+    """A container from its bundle's configuration and the mountinfo of the node and of its host."""
     points, outside = mount_points(node), mount_points(host)
     root = f"{TASKS}/{identity}/rootfs"
     found = [point for point in points if point.target == root and point.filesystem == "overlay"]
     if not found:
         raise PinnaceError("this container's root is no overlay, so its ranks cannot have it")
     lower, upper = layers(found[-1].options)
-    return Container(
+    return ContainerSpec(
         root=root,
         lower=lower,
         upper=upper,
@@ -121,7 +121,11 @@ def _volumes(
 ) -> Iterator[Volume]:
     for mount in config.get("mounts", ()):
         target, options = mount["destination"], mount.get("options", ())
-        if not {"bind", "rbind"} & set(options) or target in NAMES or any(_below(target, own) for own in OWN):
+        if (
+            not {"bind", "rbind"} & set(options)
+            or target in NAME_FILES
+            or any(_below(target, own) for own in WORLD_MOUNTS)
+        ):
             continue
         source = mount["source"]
         path = host_path(source, node, host)
@@ -134,18 +138,26 @@ def _volumes(
         )
 
 
-def _kind(source: str, path: str | None, scratch: Path) -> Kind:
-    """Of what is on the node's own disk, or in its memory, the kubelet's names tell what it is."""
+def _kind(source: str, path: str | None, scratch: Path) -> VolumeKind:
+    """For volumes in the node's scratch directory or in memory, the kubelet's path tells the type."""
     if path and _below(path, str(scratch / "volumes")):
-        return Kind.EMPTY
+        return VolumeKind.EMPTY
     name = source
     if path:
         if not _below(path, str(scratch)):
-            return Kind.HOST if not _below(source, VOLUMES) else Kind.EMPTY
+            return VolumeKind.HOST if not _below(source, VOLUMES) else VolumeKind.EMPTY
         name = _joined(KUBELET, _rest(path, str(scratch / "kubelet")))
     if found := _VOLUME.match(f"{name}/"):
-        return Kind.COPIED if found[1] in _COPIED else Kind.EMPTY if found[1] == "empty-dir" else Kind.FIRST
-    return Kind.COPIED if "/volume-subpaths/" in source else Kind.FIRST  # of a Secret: those alone are in memory
+        return (
+            VolumeKind.COPIED
+            if found[1] in _COPIED
+            else VolumeKind.EMPTY
+            if found[1] == "empty-dir"
+            else VolumeKind.FIRST
+        )
+    return (
+        VolumeKind.COPIED if "/volume-subpaths/" in source else VolumeKind.FIRST
+    )  # of a Secret: those alone are in memory
 
 
 def _below(path: str, top: str) -> bool:

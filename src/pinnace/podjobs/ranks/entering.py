@@ -1,4 +1,4 @@
-"""The namespaces of another process of ours: its users and its mounts, never its network."""
+"""Enters the user and mount namespaces of another process of ours, never its network namespace."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pinnace.sandbox.linux import CLONE_NEWNS, CLONE_NEWUSER, setns
 
 
 def enter(pid: int) -> bool:
-    """Live in the same user and mount namespaces as a process. Whoever made a user namespace may do all in it.
+    """Enter the user and mount namespaces of a process. The creator of a user namespace has all rights in it.
 
-    Says whether it has more users than us.
+    Returns whether the user namespace maps more than one user.
     """
     names = {"user": CLONE_NEWUSER, "mnt": CLONE_NEWNS}
     with open(f"/proc/{pid}/gid_map") as mapped:  # noqa: PTH123
@@ -23,16 +23,16 @@ def enter(pid: int) -> bool:
 
 
 def become_root_of(pid: int) -> None:
-    """Enter the namespaces of a node's process, as root there, and without our groups outside where we may."""
+    """Enter the namespaces of a node's process as root, and drop our groups on the host where that is allowed."""
     if enter(pid):
         os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
 
 
-def first_process(keeper: int) -> int:
-    """The node's PID 1, as the host knows it: the child of its keeper that is the first of a PID namespace."""
-    with open(f"/proc/{keeper}/task/{keeper}/children") as children:  # noqa: PTH123
+def first_process(monitor: int) -> int:
+    """The PID on the host of the node's PID 1: the child of its monitor that is first in a PID namespace."""
+    with open(f"/proc/{monitor}/task/{monitor}/children") as children:  # noqa: PTH123
         for child in map(int, children.read().split()):
             with open(f"/proc/{child}/status") as status:  # noqa: PTH123
                 pids = next(line.split()[1:] for line in status if line.startswith("NSpid:"))

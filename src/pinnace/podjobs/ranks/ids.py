@@ -1,8 +1,8 @@
-"""As whom ranks run: with the rights of the process that asked for them, under the user's own number.
+"""The credentials of ranks: the rights of the process that requested them, under the user's own ID.
 
-PMIx, through which ranks find each other, lets in who says the number of the user that the job belongs to. In the node
-that user is root, and a container may run as yet another. So worlds have a user namespace in which the two numbers are
-exchanged. Ranks of a host share it; otherwise the kernel would not let them read each other's memory.
+PMIx, through which ranks find each other, accepts processes with the UID of the job's owner. In the node that user is
+root, and a container may run as yet another. So worlds have a user namespace in which the two IDs are swapped. The
+ranks of a host share it; otherwise the kernel would not let them read each other's memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Of a process, in the numbers of the node. ``capabilities`` is the mask of those that it can ever have."""
+class ProcessCredentials:
+    """Credentials of a process, in the IDs of the node. ``capabilities`` is its bounding set."""
 
     uid: int
     gid: int
@@ -26,28 +26,28 @@ class Identity:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> Identity:
-        return Identity(**data | {"groups": tuple(data["groups"])})
+    def from_json(data: dict[str, Any]) -> ProcessCredentials:
+        return ProcessCredentials(**data | {"groups": tuple(data["groups"])})
 
 
 def node_id(outside: int, id_map: str) -> int:
-    """An identity of the host's as the node calls it, by the node's uid_map or gid_map; see user_namespaces(7)."""
+    """An ID of the host as an ID of the node, by the node's uid_map or gid_map; see user_namespaces(7)."""
     for inside, begin, count in (map(int, line.split()) for line in id_map.splitlines()):
         if begin <= outside < begin + count:
             return inside + outside - begin
     raise ValueError(f"the node does not know the identity {outside}")
 
 
-def identity(status: str, uid_map: str, gid_map: str) -> Identity:
-    """Of a process, from its /proc/PID/status as it is read on the host."""
+def credentials_of(status: str, uid_map: str, gid_map: str) -> ProcessCredentials:
+    """The credentials of a process, from its /proc/PID/status as read on the host."""
     fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.split("\n"))}
     known = []
     for group in map(int, fields["Groups"]):
         try:
             known.append(node_id(group, gid_map))
-        except ValueError:  # a group of the user's outside; where there is one identity, it cannot be dropped
+        except ValueError:  # a group of the user on the host, which cannot be dropped where only one ID is mapped
             continue
-    return Identity(
+    return ProcessCredentials(
         uid=node_id(int(fields["Uid"][1]), uid_map),
         gid=node_id(int(fields["Gid"][1]), gid_map),
         groups=tuple(known),
@@ -56,21 +56,21 @@ def identity(status: str, uid_map: str, gid_map: str) -> Identity:
     )
 
 
-def exchange(number: int, own: int, asked: int) -> int:
-    """What a world calls an identity of the node."""
+def swap_id(number: int, own: int, asked: int) -> int:
+    """The ID in a world of an ID of the node."""
     return {own: asked, asked: own}.get(number, number)
 
 
-def exchanged(own: int, asked: int, last: int) -> str:
-    """The map of a world's ids to the node's 0 to ``last``, in which ``asked`` is called ``own``, and the reverse.
+def swapped_id_map(own: int, asked: int, last: int) -> str:
+    """The map of a world's IDs to the node's 0 to ``last``, in which ``own`` and ``asked`` are swapped.
 
-    No piece spans the node's root and its other users, which are apart on the host.
+    No range spans the node's root and its other users, which are not contiguous on the host.
     """
-    pieces = [(own, asked, 1)]
+    ranges = [(own, asked, 1)]
     if own <= last and own != asked:
-        pieces.append((asked, own, 1))
+        ranges.append((asked, own, 1))
     bounds = [0, 1, *(bound for cut in sorted({own, asked}) for bound in (cut, cut + 1)), last + 1]
     for begin, end in itertools.pairwise(sorted({bound for bound in bounds if bound <= last + 1})):
         if begin not in {own, asked}:
-            pieces.append((begin, begin, end - begin))
-    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in pieces)
+            ranges.append((begin, begin, end - begin))
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in ranges)

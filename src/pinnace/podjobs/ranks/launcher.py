@@ -2,8 +2,8 @@
 
     python -m pinnace.podjobs.ranks.launcher      compiles it for both architectures, for maintainers
 
-It must run in any image, and be there for users without a compiler; so what the compiler made of ``launcher.c``, some
-1500 bytes, is kept beside it.
+It must run in any image, and users may have no compiler. So the binaries of ``launcher.c``, some 1500 bytes each, are
+kept beside it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ PROGRAMS = Path(__file__).parent / "programs"
 NAMES = ("srun", "mpirun", "mpiexec")
 COMPILERS = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc"}
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-INSIDE = "/run/pinnace"  # where containers find the program, and the socket that it asks
+INSIDE = "/run/pinnace"  # where containers have the program, and the server's socket
 BIN = f"{INSIDE}/bin"
 SOCKET = "socket"
-NODE = "/run/pinnace/ranks"  # where the node has what its containers find at INSIDE
+NODE = "/run/pinnace/ranks"  # where the node has what its containers have at INSIDE
 PROC = "/run/pinnace/proc"  # where it has its host's /proc
-TOLD = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK")  # that containers may know
+PASSED_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_CPUS_PER_TASK",
+)  # to the node's containers
 
 
 def compile_argv(arch: str, output: Path) -> list[str]:
-    """The command that makes the program: nothing of the C library, and nothing that differs from run to run."""
+    """The command that compiles the program: without the C library, and reproducible."""
     language = ["-std=gnu11", "-Os", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-mgeneral-regs-only"]
     without = ["stack-protector", "asynchronous-unwind-tables", "pie", "ident"]
     link = ["-static", "-nostdlib", "-no-pie", "-s", "-Wl,--build-id=none,-z,norelro,-z,noseparate-code,-z,noexecstack"]
@@ -44,35 +49,37 @@ def compile_argv(arch: str, output: Path) -> list[str]:
 
 
 def directory(scratch: Path) -> Path:
-    """What containers find at INSIDE, in the node's directory: nobody else can reach it there."""
+    """The directory that containers have at INSIDE. It is in the node's own, which no other user can enter."""
     return scratch / "ranks"
 
 
 def binds(scratch: Path) -> dict[str, str]:
-    """What a node needs of its host for ranks; see ``sandbox.mounts``."""
+    """The bind mounts of a node for ranks; see ``sandbox.mounts``."""
     return {NODE: str(directory(scratch)), PROC: "/proc"}
 
 
 def added(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, Any]:
     """What ``node.services.runc_wrapper`` adds to the node's containers."""
-    told = {"SLURM_NTASKS": str(tasks(environment))} | {name: environment[name] for name in TOLD if name in environment}
-    before = [f"{BIN}/mpiexec", "-np", told["SLURM_NTASKS"], *node.mpi.flags] if node.mpi else []
+    variables = {"SLURM_NTASKS": str(tasks(environment))} | {
+        name: environment[name] for name in PASSED_VARIABLES if name in environment
+    }
+    before = [f"{BIN}/mpiexec", "-np", variables["SLURM_NTASKS"], *node.mpi.flags] if node.mpi else []
     return {
         "mount": {"destination": INSIDE, "source": NODE, "type": "bind", "options": ["rbind", "ro"]},
         "path": BIN,
-        "environment": told,
+        "environment": variables,
         "before": dict.fromkeys(node.mpi.containers if node.mpi else (), before),
     }
 
 
 def tasks(environment: Mapping[str, str]) -> int:
-    """How many tasks a job has, where Slurm says only how many each host has, as in `2(x3),1`."""
+    """The number of tasks of a job, from the tasks of each host in Slurm's notation, such as `2(x3),1`."""
     counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_TASKS_PER_NODE", "1"))
     return sum(int(count) * int(times or 1) for count, times in counts)
 
 
 def install(scratch: Path) -> None:
-    """Put the program, under all its names, where the node's containers will find it."""
+    """Copy the program, under all its names, to the directory for the node's containers."""
     place = directory(scratch)
     binaries = place / "bin"
     binaries.mkdir(parents=True)
@@ -84,7 +91,7 @@ def install(scratch: Path) -> None:
 
 
 def listen(directory: Path) -> socket.socket:
-    """The socket in a directory that may have a long name; see unix(7). Its directory is for the pod's users alone."""
+    """Listen on a socket in a directory whose path may be too long for unix(7). Only the pod's users can enter it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     descriptor = os.open(directory, os.O_PATH)
     try:

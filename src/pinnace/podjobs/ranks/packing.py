@@ -1,6 +1,6 @@
-"""Writes a part of a container as an archive to its standard output, as root of the node that has it.
+"""Writes a part of a container as a tar to its standard output, as root of the container's node.
 
-python -m pinnace.podjobs.ranks.packing PID --layers DIRECTORY…       what an image's layers are together, topmost first
+python -m pinnace.podjobs.ranks.packing PID --layers DIRECTORY…       an image's layers merged, topmost first
 python -m pinnace.podjobs.ranks.packing PID --path PATH [--name NAME]  a directory, or one name in it
 """
 
@@ -16,18 +16,18 @@ from pinnace.sandbox.linux import CLONE_NEWNS, MS_RDONLY, MS_REC, MS_SLAVE, moun
 
 PACK = ("tar", "--create", "--numeric-owner", "--xattrs", "--xattrs-include=user.overlay.*", "--sparse",
         "--warning=no-file-changed", "--warning=no-file-ignored", "--warning=no-file-removed")  # fmt: skip
-PLACE = "/run/pinnace/layers"
+MERGED = "/run/pinnace/layers"
 
 
-def together(layers: list[str]) -> str:
-    """A directory that shows layers as one, in a mount namespace of our own."""
+def merge(layers: list[str]) -> str:
+    """Mount layers as one directory, in a mount namespace of our own. Returns its path."""
     if len(layers) == 1:
         return layers[0]
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_SLAVE)
-    Path(PLACE).mkdir(exist_ok=True)
-    mount("overlay", PLACE, "overlay", MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
-    return PLACE
+    Path(MERGED).mkdir(exist_ok=True)
+    mount("overlay", MERGED, "overlay", MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
+    return MERGED
 
 
 def main(argv: list[str]) -> None:
@@ -36,10 +36,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--layers", nargs="+")
     parser.add_argument("--path")
     parser.add_argument("--name", default=".")
-    words = parser.parse_args(argv)
-    become_root_of(words.pid)
-    where = together(words.layers) if words.layers else words.path
-    os.execvp(PACK[0], [*PACK, "--directory", where, words.name])  # noqa: S606
+    args = parser.parse_args(argv)
+    become_root_of(args.pid)
+    where = merge(args.layers) if args.layers else args.path
+    os.execvp(PACK[0], [*PACK, "--directory", where, args.name])  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Starts ranks for the containers of a pod that is a job: the agent's helper at the other end of the launcher.
+"""Starts ranks for the containers of a pod that is a job: the agent's helper that serves the launchers.
 
-It runs on the host's network, where Slurm is. Only the pod's containers, and the user, can reach the socket, and the
-kernel says who asks (``asking``). Nothing of a container's environment is on a command line; ranks read it from a file
-in the cluster's directory, which is the user's alone.
+It runs on the host's network, where Slurm is. Only the pod's containers and the user can reach the socket, and the
+kernel identifies the peer (``peer``). Nothing of a container's environment is on a command line; ranks read it from a
+file in the cluster's directory, which only the user can read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
 from pinnace.network.handshake import Protocol, listener_name
 from pinnace.network.handshake import listening as handshake
-from pinnace.podjobs.ranks import asking
 from pinnace.podjobs.ranks import container as containers
 from pinnace.podjobs.ranks.entering import first_process
-from pinnace.podjobs.ranks.ids import Identity, identity
+from pinnace.podjobs.ranks.ids import ProcessCredentials, credentials_of
+from pinnace.podjobs.ranks.peer import Peer, read_environment
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.slurm import host_name
 from pinnace.slurm.allowed_options import parse_srun
@@ -43,25 +43,25 @@ from pinnace.spec import NodeRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pinnace.podjobs.ranks.container import Container
+    from pinnace.podjobs.ranks.container import ContainerSpec
     from pinnace.slurm.allowed_options import SrunCall
     from pinnace.spec import NodeSpec
 
-BACKLOG = 512
-HELLO_LIMIT = 10.0  # seconds
-ACCEPT_PAUSE = 0.1  # seconds
-MAKE_LIMIT = 600.0  # seconds for a world, with the copy of its image
-STEP_LIMIT = 120  # seconds that Slurm may take to start the companions
-END_LIMIT = 5.0  # seconds for companions to remove what they have made
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL, for an srun that nobody waits for
-# An mpirun's own daemons on other hosts come with `srun`, whatever else the image has: Open MPI, PRRTE, MPICH, Intel.
-BY_SRUN = {
+COPY_BACKLOG = 512  # of the listener from which companions copy
+REQUEST_TIMEOUT = 10.0  # seconds for the request of a launcher or a companion
+ACCEPT_PAUSE = 0.1  # seconds before the next accept(2) when no descriptor is free
+WORLD_TIMEOUT = 600.0  # seconds to make a world, with the copy of its image
+STEP_START_TIMEOUT = 120  # seconds that Slurm may take to start the companions
+COMPANION_END_TIMEOUT = 5.0  # seconds for companions to remove their worlds
+KILL_DELAY = 10.0  # seconds between SIGTERM and SIGKILL, for an srun whose launcher is gone
+# These make mpirun start its daemons on other hosts with `srun`: of Open MPI, PRRTE, MPICH and Intel MPI.
+MPIRUN_VARIABLES = {
     "OMPI_MCA_plm": "slurm",
     "PRTE_MCA_plm": "slurm",
     "HYDRA_LAUNCHER": "slurm",
     "I_MPI_HYDRA_BOOTSTRAP": "slurm",
 }
-PREFERRED = ("pmix", "pmi2")  # ways in which ranks find each other
+PREFERRED_MPI = ("pmix", "pmi2")  # plugins of srun through which ranks find each other
 
 
 class LaunchError(PinnaceError):
@@ -70,27 +70,27 @@ class LaunchError(PinnaceError):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a launcher asked for, and who it is."""
+    """The command of a launcher, with its environment and credentials."""
 
     pid: int
     argv: tuple[str, ...]
     environment: dict[str, str]
     directory: str
-    identity: Identity
+    identity: ProcessCredentials
 
     @property
     def name(self) -> str:
         return Path(self.argv[0]).name
 
 
-def read_request(peer: asking.Peer, environment: int, first: int) -> Request:
-    """What a process was started with, from /proc. Its environment it has to open itself: others may not."""
+def read_request(peer: Peer, environment: int, first: int) -> Request:
+    """Read a launcher's command from /proc. It passes its environment itself: other processes may not read it."""
     about = Path("/proc", str(peer.pid))
 
     def strings(content: bytes) -> list[str]:
         return [os.fsdecode(word) for word in content.split(b"\0")[:-1]]
 
-    variables = [entry.partition("=") for entry in strings(asking.read_environment(environment))]
+    variables = [entry.partition("=") for entry in strings(read_environment(environment))]
     maps = (Path(f"/proc/{first}/{kind}").read_text() for kind in ("uid_map", "gid_map"))
     status = (about / "status").read_text()
     request = Request(
@@ -98,7 +98,7 @@ def read_request(peer: asking.Peer, environment: int, first: int) -> Request:
         argv=tuple(strings((about / "cmdline").read_bytes())),
         environment={name: value for name, _, value in variables},
         directory=os.readlink(about / "cwd"),  # noqa: PTH115 - not a path of ours
-        identity=identity(status, *maps),
+        identity=credentials_of(status, *maps),
     )
     if not peer.is_described_by(status):
         raise LaunchError("whoever asked has ended, or is another by now")
@@ -106,27 +106,27 @@ def read_request(peer: asking.Peer, environment: int, first: int) -> Request:
 
 
 def step_argv(call: SrunCall, task: Sequence[str], *, mpi: str | None, cpus: str | None) -> list[str]:
-    """Slurm's own srun, for the ranks."""
+    """The command of Slurm's own srun for the ranks."""
     defaults = {"mpi": mpi, "cpus-per-task": cpus}
     given = [f"--{name}={value}" for name, value in defaults.items() if value and name not in call.names]
     return ["srun", "--overlap", *given, *call.argv(), "--", *task]
 
 
 def companion_argv(others: Sequence[str], task: Sequence[str]) -> list[str]:
-    """One process on each of the other hosts, beside all that runs there."""
+    """The command that starts one companion on each of the other hosts, overlapping with other steps."""
     count = str(len(others))
     size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={','.join(others)}"]
     alone = ["--overlap", "--cpus-per-task=1", "--mem=0", "--mpi=none", "--cpu-bind=none", "--gres=none"]
-    return ["srun", *size, *alone, "--quiet", "--job-name=pinnace", f"--immediate={STEP_LIMIT}", "--", *task]
+    return ["srun", *size, *alone, "--quiet", "--job-name=pinnace", f"--immediate={STEP_START_TIMEOUT}", "--", *task]
 
 
 def default_mpi(listed: str) -> str | None:
-    """Of what ``srun --mpi=list`` prints, what most libraries of MPI understand."""
-    return next((name for name in PREFERRED if name in listed.split()), None)
+    """The preferred plugin in the output of ``srun --mpi=list``."""
+    return next((name for name in PREFERRED_MPI if name in listed.split()), None)
 
 
 class Companions:
-    """The companions of some hosts, behind one pair of pipes. If they die, the next world starts them anew."""
+    """The companions of some hosts, behind one pair of pipes. If they die, the next request starts them again."""
 
     def __init__(self, argv: list[str], environment: Mapping[str, str], count: int, log: Path) -> None:
         self.argv, self.environment, self.count, self.log = argv, environment, count, log
@@ -134,37 +134,37 @@ class Companions:
         self.answers: dict[str, queue.SimpleQueue[dict[str, Any]]] = {}
         self.lock = threading.Lock()
 
-    def make(self, world: str, container: Container, who: Identity) -> dict[str, int]:
-        """Have a world made on all of the hosts. Gives the process that holds it on each."""
+    def make(self, world: str, container: ContainerSpec, who: ProcessCredentials) -> dict[str, int]:
+        """Make a world on all of the hosts. Returns the PID of the process that holds it, by host."""
         command = {"do": "make", "world": world, "container": container.to_json(), "identity": who.to_json()}
-        heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with self.lock:
-            self.answers[world] = heard
+            self.answers[world] = answers
             self._start()
-            self._tell(command)
+            self._send(command)
         found: dict[str, int] = {}
-        deadline = time.monotonic() + MAKE_LIMIT
+        deadline = time.monotonic() + WORLD_TIMEOUT
         while len(found) < self.count:
             try:
-                said = heard.get(timeout=max(0.0, deadline - time.monotonic()))
+                answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise LaunchError(f"after {MAKE_LIMIT:.0f} s the hosts are not ready for ranks") from None
-            if "error" in said:
-                raise LaunchError(f"{said.get('host', 'a host')} is not ready for ranks: {said['error']}")
-            found[said["host"]] = said["pid"]
+                raise LaunchError(f"after {WORLD_TIMEOUT:.0f} s the hosts are not ready for ranks") from None
+            if "error" in answer:
+                raise LaunchError(f"{answer.get('host', 'a host')} is not ready for ranks: {answer['error']}")
+            found[answer["host"]] = answer["pid"]
         return found
 
     def end(self, world: str) -> None:
         with self.lock:
             self.answers.pop(world, None)
             with contextlib.suppress(OSError, LaunchError):
-                self._tell({"do": "end", "world": world})
+                self._send({"do": "end", "world": world})
 
     def close(self) -> None:
         if self.process and self.process.stdin:
             self.process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(END_LIMIT)
+                self.process.wait(COMPANION_END_TIMEOUT)
 
     def _start(self) -> None:
         if self.process and self.process.poll() is None:
@@ -180,40 +180,40 @@ class Companions:
             )
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
 
-    def _tell(self, command: dict[str, Any]) -> None:
+    def _send(self, command: dict[str, Any]) -> None:
         if self.process and self.process.stdin:
             try:
                 self.process.stdin.write(json.dumps(command).encode() + b"\n")
                 self.process.stdin.flush()
             except BrokenPipeError:
-                raise LaunchError(self._last_words()) from None
+                raise LaunchError(self._last_log_line()) from None
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         for line in process.stdout:
-            with contextlib.suppress(ValueError, KeyError):  # not a companion's
-                said = json.loads(line)
-                self.answers[said["world"]].put(said)
+            with contextlib.suppress(ValueError, KeyError):  # not an answer of a companion
+                answer = json.loads(line)
+                self.answers[answer["world"]].put(answer)
         process.wait()
-        for heard in list(self.answers.values()):
-            heard.put({"error": self._last_words()})
+        for answers in list(self.answers.values()):
+            answers.put({"error": self._last_log_line()})
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it has ended without a word"
 
 
-class Server:
+class RankServer:
     """All launches of a node."""
 
-    def __init__(self, node: NodeSpec, keeper: int) -> None:
+    def __init__(self, node: NodeSpec, monitor: int) -> None:
         self.node = node
-        self.first = first_process(keeper)
+        self.first = first_process(monitor)
         self.environment = dict(os.environ)
         self.job = self.environment["SLURM_JOB_ID"]
         self.host = host_name(self.environment)
         self.numbers = itertools.count()
-        self.containers: dict[str, Container] = {}  # by world
+        self.containers: dict[str, ContainerSpec] = {}  # by world
         self.files = node.cluster.ranks(node.name)
         self.lock = threading.Lock()
         self._mpi: str | None = None
@@ -231,13 +231,13 @@ class Server:
         return [host for host in hosts if host != self.host]
 
     def close(self) -> None:
-        """Let all companions remove what they have made."""
+        """End all companions, which remove their worlds."""
         for companions in filter(None, (self.here, self.there)):
             companions.close()
 
     def end(self) -> None:
         """From another thread: clean up on all hosts, and end this process."""
-        signal.alarm(int(3 * END_LIMIT))  # whatever a thread of ours may hold
+        signal.alarm(int(3 * COMPANION_END_TIMEOUT))  # whatever a thread of ours may hold
         self.close()
         os._exit(0)
 
@@ -248,15 +248,15 @@ class Server:
         while True:
             try:
                 line, _ = listener.accept()
-            except OSError:  # too many files are open; those of launchers that say nothing are closed after a while
+            except OSError:  # too many open files; connections without a request are closed after a while
                 time.sleep(ACCEPT_PAUSE)
                 continue
-            threading.Thread(target=self._attend, args=(line,), daemon=True).start()
+            threading.Thread(target=self._serve_launcher, args=(line,), daemon=True).start()
 
-    def _attend(self, line: socket.socket) -> None:
-        """One launcher, from its question to its end."""
+    def _serve_launcher(self, line: socket.socket) -> None:
+        """Serve one launcher until its command has ended."""
         with line:
-            line.settimeout(HELLO_LIMIT)
+            line.settimeout(REQUEST_TIMEOUT)
             word, files, _, _ = socket.recv_fds(line, 1, 4)
             line.settimeout(None)
             if not word or len(files) < 4:
@@ -266,7 +266,7 @@ class Server:
             streams = files[:3]
             code = 1
             try:
-                with contextlib.closing(asking.Peer.of(line)) as peer:
+                with contextlib.closing(Peer.of(line)) as peer:
                     request = read_request(peer, files[3], self.first)
                     container = self._container(request.pid)
                     peer.require_alive()
@@ -282,7 +282,7 @@ class Server:
             with contextlib.suppress(OSError):
                 line.send(bytes([code]))
 
-    def _launch(self, request: Request, container: Container, line: socket.socket, streams: list[int]) -> int:
+    def _launch(self, request: Request, container: ContainerSpec, line: socket.socket, streams: list[int]) -> int:
         if request.name == "srun":
             call = parse_srun(request.argv[1:])
             if not call.command:
@@ -296,7 +296,7 @@ class Server:
         try:
             about = {
                 "argv": command,
-                "environment": request.environment if call else BY_SRUN | request.environment,
+                "environment": request.environment if call else MPIRUN_VARIABLES | request.environment,
                 "directory": directory,
                 "identity": request.identity.to_json(),
                 "worlds": self._make(world, container, request.identity, everywhere=call is not None),
@@ -317,7 +317,7 @@ class Server:
             del self.containers[world]
 
     def _run(self, argv: list[str], line: socket.socket, streams: list[int]) -> int:
-        """A process in place of the launcher: with its streams, its signals, and its end."""
+        """Run a process with the launcher's streams and signals. Returns its exit code."""
         process = subprocess.Popen(
             argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], env=self.environment, start_new_session=True
         )
@@ -325,9 +325,9 @@ class Server:
         code = process.wait()
         return code if code >= 0 else 128 - code
 
-    def _container(self, pid: int) -> Container:
-        """The container whose root a process has."""
-        device = os.stat(f"/proc/{pid}/root/").st_dev  # noqa: PTH116 - through the process's own eyes
+    def _container(self, pid: int) -> ContainerSpec:
+        """The container of a process, by the device of its root."""
+        device = os.stat(f"/proc/{pid}/root/").st_dev  # noqa: PTH116 - the root as the process sees it
         tasks = Path(f"/proc/{self.first}/root{containers.TASKS}")
         for bundle in tasks.iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -341,12 +341,14 @@ class Server:
                     )
         raise LaunchError("whoever asks is in no container of this node")
 
-    def _make(self, world: str, container: Container, who: Identity, *, everywhere: bool) -> dict[str, int]:
+    def _make(
+        self, world: str, container: ContainerSpec, who: ProcessCredentials, *, everywhere: bool
+    ) -> dict[str, int]:
         made = self.here.make(world, container, who)
         if not (everywhere and self.others):
             return made
         for volume in container.volumes:
-            if volume.kind is containers.Kind.FIRST:
+            if volume.kind is containers.VolumeKind.FIRST:
                 raise LaunchError(f"the volume at {volume.target} is of a kind that other hosts cannot have")
         with self.lock:
             if self.there is None:
@@ -355,8 +357,8 @@ class Server:
 
     def _companions_elsewhere(self) -> Companions:
         ports, address = self.node.cluster.ports, self.node_address()
-        listener = listening.bind(address, listening.PortRange.parse(ports) if ports else None, BACKLOG)
-        threading.Thread(target=self._give, args=(listener,), daemon=True).start()
+        listener = listening.bind(address, listening.PortRange.parse(ports) if ports else None, COPY_BACKLOG)
+        threading.Thread(target=self._serve_copies, args=(listener,), daemon=True).start()
         source = listener_name(self.node.index, *listener.getsockname()).decode()
         task = [*self.module, "--cluster", str(self.node.cluster.directory), "--from", source]
         environment = submission_environment(self.environment) | {"SLURM_JOB_ID": self.job}
@@ -366,21 +368,21 @@ class Server:
         record = NodeRecord.read(self.node.cluster.node_file(self.node.index))
         return record.address if record else ""
 
-    def _give(self, listener: socket.socket) -> None:
-        """Let companions copy from here, for ever. Each is asked for its proof first."""
+    def _serve_copies(self, listener: socket.socket) -> None:
+        """Serve copies to companions, for ever. Each has to authenticate first."""
         raise_file_limit()
         name = listener_name(self.node.index, *listener.getsockname())
         secret = self.node.cluster.link_key
 
         def admit(sock: socket.socket, _index: int) -> None:
-            threading.Thread(target=self._give_part, args=(sock,), daemon=True).start()
+            threading.Thread(target=self._send_part, args=(sock,), daemon=True).start()
 
         Acceptor(listener, lambda: handshake(secret, lambda _index: Protocol.COPY, name), admit).run()
 
-    def _give_part(self, sock: socket.socket) -> None:
-        """A part of a container, as an archive, to a companion that has proved to be ours."""
+    def _send_part(self, sock: socket.socket) -> None:
+        """Send a part of a container, as a tar, to an authenticated companion."""
         with sock, contextlib.suppress(OSError, ValueError, KeyError, IndexError, StopIteration):
-            sock.settimeout(HELLO_LIMIT)
+            sock.settimeout(REQUEST_TIMEOUT)
             what = json.loads(sock.makefile("rb").readline(4096))
             sock.settimeout(None)
             argv = python_argv("pinnace.podjobs.ranks.packing", str(self.first), *self._part(what))
@@ -406,7 +408,7 @@ class Server:
 
 
 def write_private(path: Path, data: object) -> None:
-    """A file for the user's own eyes."""
+    """Write a new file that only the user can read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -414,20 +416,20 @@ def write_private(path: Path, data: object) -> None:
 
 
 def _pass_signals(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """From the launcher; if that is gone, nobody waits for the process any more."""
+    """Pass the launcher's signals on to the process. If the launcher is gone, end the process."""
     with contextlib.suppress(OSError, ValueError):
         while process.poll() is None:
             readable, _, _ = select.select([line], [], [], 1.0)
             if not readable:
                 continue
-            word = line.recv(1)
-            if not word:
+            number = line.recv(1)
+            if not number:
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(GRACE)
+                    process.wait(KILL_DELAY)
                 process.kill()
                 return
-            process.send_signal(word[0])
+            process.send_signal(number[0])
 
 
 def _write(stream: int, text: str) -> None:

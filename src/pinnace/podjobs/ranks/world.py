@@ -1,6 +1,7 @@
-"""What a container looks like to its ranks on one host, as a plan of mounts; and the process that holds it.
+"""The mount and user namespace of a container's ranks on one host: a plan of mounts, and the process that holds it.
 
-The holder makes the mounts in a namespace of its own, and then enters a user namespace (see ``ids``). Ranks enter both.
+The holder makes the mounts in a mount namespace of its own, then enters a user namespace (see ``ids``). Ranks enter
+both.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from pinnace.sandbox.linux import (
     mount,
     unshare,
 )
-from pinnace.sandbox.mounts import Mount, Pivot
+from pinnace.sandbox.mounts import Mount, PivotRoot
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-    from pinnace.sandbox.mounts import Step
+    from pinnace.sandbox.mounts import MountStep
 
-LINKS = 40  # symbolic links that a path may lead through, as in path_resolution(7)
+MAX_SYMLINKS = 40  # in a path, as in path_resolution(7)
 READY = b"ready"
-SHARED = "/dev/shm"  # noqa: S108 - one for the ranks of this world
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the ranks of a world share it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class Root:
 
 @dataclass(frozen=True, kw_only=True)
 class Bind:
-    """A file or directory at a place below a root, whose own links lead nowhere else."""
+    """A bind mount below ``root``. Links in the target are resolved inside that root."""
 
     root: str
     target: str
@@ -73,15 +74,15 @@ class Bind:
     def execute(self) -> None:
         if not Path(self.source).exists():
             raise FileNotFoundError(2, "this host does not have it")
-        place = make_place(self.root, self.target, directory=Path(self.source).is_dir())
-        mount(self.source, place, flags=MS_BIND | MS_REC)
+        target = make_mount_point(self.root, self.target, directory=Path(self.source).is_dir())
+        mount(self.source, target, flags=MS_BIND | MS_REC)
         if self.read_only:
-            make_read_only(place)
+            make_read_only(target)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOnly:
-    """Make a mount read-only, and leave its other flags as they are: some are locked in a user namespace."""
+    """Make a mount read-only and keep its other flags: some are locked in a user namespace."""
 
     path: str
 
@@ -101,7 +102,7 @@ def make_read_only(path: str) -> None:
 
 
 def resolve(root: str, path: str) -> str:
-    """Where a path leads if ``root`` is the root: links are followed as if it were, and none leads out of it."""
+    """Resolve a path as if ``root`` were the root directory: no link leads out of it."""
     parts, found, followed = [part for part in path.split("/") if part], root, 0
     while parts:
         part = parts.pop(0)
@@ -115,7 +116,7 @@ def resolve(root: str, path: str) -> str:
             found = step
             continue
         followed += 1
-        if followed > LINKS:
+        if followed > MAX_SYMLINKS:
             raise OSError(40, f"too many symbolic links in {path}")
         led = str(Path(step).readlink())
         if led.startswith("/"):
@@ -124,36 +125,36 @@ def resolve(root: str, path: str) -> str:
     return found
 
 
-def make_place(root: str, target: str, *, directory: bool) -> str:
-    """A place to mount on, made if it is not there."""
-    place = Path(resolve(root, target))
+def make_mount_point(root: str, target: str, *, directory: bool) -> str:
+    """Make the mount point of ``target``, if it does not exist. Returns its path."""
+    path = Path(resolve(root, target))
     if directory:
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-    elif not place.exists():
-        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        place.touch(0o644)
-    return str(place)
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    elif not path.exists():
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.touch(0o644)
+    return str(path)
 
 
 def plan(
     at: str, root: Root, binds: Sequence[Bind], *, proc: str, names: Mapping[str, str], read_only: bool
-) -> list[Step]:
-    """The mounts, of which the last becomes the root. ``names`` are the host's files about the network's names."""
+) -> list[MountStep]:
+    """The plan of mounts, ending with pivot_root(2). ``names`` are /etc/hosts and the like, which are the host's."""
     return [
         Mount(target="/", flags=MS_REC | MS_SLAVE),
         root.mount(at),
         *(Bind(root=at, target=target, source=source) for target, source in
           (("/proc", proc), ("/sys", "/sys"), ("/dev", "/dev"))),
-        Mount(target=f"{at}{SHARED}", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=1777"),
+        Mount(target=f"{at}{SHARED_MEMORY}", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=1777"),
         *binds,
         *(Bind(root=at, target=target, source=source) for target, source in names.items()),
         *([ReadOnly(path=at)] if read_only else []),
-        Pivot(root=at),
+        PivotRoot(root=at),
     ]  # fmt: skip
 
 
-def hold(steps: Sequence[Step], line: socket.socket) -> None:
-    """Make a world, have its ids mapped by the other end of the line, and keep it until that end is closed."""
+def hold(steps: Sequence[MountStep], channel: socket.socket) -> None:
+    """Make a world, whose IDs the other end of the channel maps, and hold it until that end is closed."""
     die_with_parent(signal.SIGKILL)
     unshare(CLONE_NEWNS)
     for step in steps:
@@ -162,9 +163,9 @@ def hold(steps: Sequence[Step], line: socket.socket) -> None:
         except OSError as error:
             raise OSError(error.errno, f"{step.describe()}: {error.strerror}") from error
     unshare(CLONE_NEWUSER)
-    line.send(READY)
-    if line.recv(64) != READY:
+    channel.send(READY)
+    if channel.recv(64) != READY:
         return
-    unshare(CLONE_NEWNS)  # one that belongs to the user namespace, so that whoever enters this may enter that
-    line.send(READY)
-    line.recv(1)
+    unshare(CLONE_NEWNS)  # one that the user namespace owns, so that ranks may enter both
+    channel.send(READY)
+    channel.recv(1)

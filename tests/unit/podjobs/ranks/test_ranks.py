@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pinnace.podjobs.ranks import launcher, world
-from pinnace.podjobs.ranks.container import TASKS, Kind, describe, host_path, layers
-from pinnace.podjobs.ranks.ids import Identity, exchange, exchanged, identity, node_id
+from pinnace.podjobs.ranks.container import TASKS, VolumeKind, describe, host_path, layers
+from pinnace.podjobs.ranks.ids import ProcessCredentials, credentials_of, node_id, swap_id, swapped_id_map
 from pinnace.podjobs.ranks.rank import environment, find
 from pinnace.podjobs.ranks.server import companion_argv, default_mpi, step_argv
 from pinnace.sandbox.mountinfo import mount_points
@@ -41,23 +41,26 @@ def bind(target: str, source: str, *more: str) -> dict[str, Any]:
 
 
 def test_the_users_number_and_the_containers_are_exchanged() -> None:
-    assert exchanged(2001, 0, 65536) == "2001 0 1\n0 2001 1\n1 1 2000\n2002 2002 63535\n"
-    assert exchanged(2001, 1000, 65536) == "2001 1000 1\n1000 2001 1\n0 0 1\n1 1 999\n1001 1001 1000\n2002 2002 63535\n"
-    assert exchanged(1000, 1000, 2000) == "1000 1000 1\n0 0 1\n1 1 999\n1001 1001 1000\n"
-    assert exchanged(9000000, 0, 65536) == "9000000 0 1\n1 1 65536\n"  # a number that the node does not have
-    assert exchanged(2001, 0, 0) == "2001 0 1\n"  # one identity for all
-    assert [exchange(number, 2001, 0) for number in (0, 2001, 5)] == [2001, 0, 5]
+    assert swapped_id_map(2001, 0, 65536) == "2001 0 1\n0 2001 1\n1 1 2000\n2002 2002 63535\n"
+    assert (
+        swapped_id_map(2001, 1000, 65536)
+        == "2001 1000 1\n1000 2001 1\n0 0 1\n1 1 999\n1001 1001 1000\n2002 2002 63535\n"
+    )
+    assert swapped_id_map(1000, 1000, 2000) == "1000 1000 1\n0 0 1\n1 1 999\n1001 1001 1000\n"
+    assert swapped_id_map(9000000, 0, 65536) == "9000000 0 1\n1 1 65536\n"  # a number that the node does not have
+    assert swapped_id_map(2001, 0, 0) == "2001 0 1\n"  # one identity for all
+    assert [swap_id(number, 2001, 0) for number in (0, 2001, 5)] == [2001, 0, 5]
 
 
 @pytest.mark.parametrize(
     ("own", "asked", "last"), [(2001, 0, 65536), (2001, 1000, 65536), (1, 0, 9), (0, 0, 9), (5, 9, 9)]
 )
 def test_every_id_of_the_node_has_one_number_in_a_world(own: int, asked: int, last: int) -> None:
-    pieces = [tuple(map(int, line.split())) for line in exchanged(own, asked, last).splitlines()]
+    pieces = [tuple(map(int, line.split())) for line in swapped_id_map(own, asked, last).splitlines()]
     pairs = [(inside + n, outside + n) for inside, outside, count in pieces for n in range(count)]
     assert sorted(outside for _, outside in pairs) == list(range(last + 1))
     assert len({inside for inside, _ in pairs}) == len(pairs)
-    assert all(inside == exchange(outside, own, asked) for inside, outside in pairs)
+    assert all(inside == swap_id(outside, own, asked) for inside, outside in pairs)
 
 
 def test_who_asks() -> None:
@@ -65,8 +68,8 @@ def test_who_asks() -> None:
         "Name:\tsrun\nUmask:\t0027\nUid:\t200999\t200999\t200999\t200999\nGid:\t2001\t2001\t0\t0\nGroups:\t200033 7 \n"
         "CapBnd:\t00000000a80425fb\n"
     )
-    asked = Identity(uid=1000, gid=0, groups=(34,), umask=0o027, capabilities=0xA80425FB)
-    assert identity(status, MANY, MANY) == asked
+    asked = ProcessCredentials(uid=1000, gid=0, groups=(34,), umask=0o027, capabilities=0xA80425FB)
+    assert credentials_of(status, MANY, MANY) == asked
     assert node_id(2001, ONE) == 0
     with pytest.raises(ValueError, match="200000"):
         node_id(200000, ONE)
@@ -102,14 +105,14 @@ def test_a_container_is_described_by_what_others_say_of_it() -> None:
     found = describe("abc", config, node=NODE, host=HOST, scratch=SCRATCH)
     assert (found.root, found.lower, found.upper, found.read_only) == (ROOT, ("/s/2/fs", "/s/1/fs"), "/s/3/fs", True)
     assert [(volume.target, volume.kind, volume.read_only) for volume in found.volumes] == [
-        ("/data", Kind.HOST, False),
-        ("/sub", Kind.HOST, True),
-        ("/secret", Kind.COPIED, True),
-        ("/config", Kind.COPIED, True),
-        ("/empty", Kind.EMPTY, False),
-        ("/memory", Kind.EMPTY, False),
-        ("/scratch", Kind.EMPTY, False),
-        ("/driver", Kind.FIRST, False),
+        ("/data", VolumeKind.HOST, False),
+        ("/sub", VolumeKind.HOST, True),
+        ("/secret", VolumeKind.COPIED, True),
+        ("/config", VolumeKind.COPIED, True),
+        ("/empty", VolumeKind.EMPTY, False),
+        ("/memory", VolumeKind.EMPTY, False),
+        ("/scratch", VolumeKind.EMPTY, False),
+        ("/driver", VolumeKind.FIRST, False),
     ]
     assert found.volumes[1].host == "/home/alice/data"
     assert json.loads(json.dumps(found.to_json()))["image"] == found.image
@@ -187,8 +190,8 @@ def test_links_of_an_image_lead_nowhere_else(tmp_path: Path) -> None:
     assert world.resolve(root, "../../x") == f"{root}/x"
     with pytest.raises(OSError, match="too many symbolic links"):
         world.resolve(root, "/loop/x")
-    assert Path(world.make_place(root, "/var/run/a/file", directory=False)).is_file()
-    assert Path(world.make_place(root, "/var/run/b", directory=True)).is_dir()
+    assert Path(world.make_mount_point(root, "/var/run/a/file", directory=False)).is_file()
+    assert Path(world.make_mount_point(root, "/var/run/b", directory=True)).is_dir()
 
 
 def test_a_world_ends_with_its_root() -> None:

@@ -1,4 +1,4 @@
-"""The process that joins TCP connections across the border of the fabric, on one node."""
+"""The process that relays TCP connections between the fabric and the outside, on one node."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from pinnace.network.accepting import raise_file_limit
 from pinnace.network.egress import DNS
-from pinnace.network.netns_sockets import Door
+from pinnace.network.netns_sockets import NetnsSockets
 from pinnace.network.quota import Quota
-from pinnace.network.splice import MOST_GREETING, Pair, Splicer, by_server_name, original_destination
+from pinnace.network.splice import MAX_HELLOS, Pair, Splicer, by_server_name, original_destination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     Target = tuple[socket.socket, tuple[str, int]]
 
-RESERVE = 256 + MOST_GREETING  # descriptors that are not for joined connections
+RESERVED_FILES = 256 + MAX_HELLOS  # descriptors that are not for relayed connections
 FILES_PER_CONNECTION = 4  # two sockets, and a pipe while there is something to move
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """How many connections of each kind there may be: so many that together they stay below the limit of files.
+    """Limits on the connections of each kind. Together they stay below the limit of open files.
 
-    ``strangers`` are those at the API's port who do not ask for the name that the user's kubeconfig has.
+    ``strangers`` are connections to the API's port whose TLS server name is not the one in the user's kubeconfig.
     """
 
     outward: Quota[Pair]
@@ -39,7 +39,7 @@ class Quotas:
 
     @staticmethod
     def of(files: int) -> Quotas:
-        connections = max(64, (files - RESERVE) // FILES_PER_CONNECTION)
+        connections = max(64, (files - RESERVED_FILES) // FILES_PER_CONNECTION)
         return Quotas(
             outward=Quota(connections * 40 // 100),
             published=Quota(connections * 35 // 100),
@@ -49,8 +49,8 @@ class Quotas:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inside:
-    """Where a node is in the fabric, and where the API is: that is found by the name that its clients ask for."""
+class ProxyAddresses:
+    """The addresses in the fabric: of this node, and of the API with the TLS server name that its clients send."""
 
     ranges: Ranges
     address: str
@@ -59,19 +59,23 @@ class Inside:
 
 
 def run(
-    inside: Inside,
+    addresses: ProxyAddresses,
     *,
-    way_out: int,
-    door: int,
+    egress_listener: int,
+    netns_sockets: int,
     api: socket.socket | None,
     published: Sequence[socket.socket],
     name_servers: Sequence[str],
 ) -> None:
-    """For ever. ``way_out`` is the listener inside to which what leaves the fabric is redirected."""
-    ranges = inside.ranges
+    """Relay for ever.
+
+    ``egress_listener`` is the descriptor of the listener inside the fabric to which outgoing connections are
+    redirected; ``netns_sockets`` that of the socket pair over which sockets of the fabric are requested.
+    """
+    ranges = addresses.ranges
     quotas = Quotas.of(raise_file_limit())
     splicer = Splicer()
-    inward = Door(socket.socket(fileno=os.dup(door)))
+    fabric = NetnsSockets(socket.socket(fileno=os.dup(netns_sockets)))
 
     def to_outside(accepted: socket.socket) -> Target:
         host, port = original_destination(accepted)
@@ -81,19 +85,19 @@ def run(
             if not name_servers:
                 raise OSError("the host has no name server")
             host = name_servers[0]
-        elif not ranges.is_outside(IPv4Address(host)):  # who asks has come here directly, and not on the way out
+        elif not ranges.is_outside(IPv4Address(host)):  # it connected to the listener itself and was not redirected
             raise OSError("nobody outside has this address")
         return socket.socket(), (host, port)
 
     def to_api(_accepted: socket.socket) -> Target:
-        return inward.socket(), inside.api
+        return fabric.socket(), addresses.api
 
     def to_node_port(accepted: socket.socket) -> Target:
-        return inward.socket(), (inside.address, accepted.getsockname()[1])
+        return fabric.socket(), (addresses.address, accepted.getsockname()[1])
 
     for sock in published:
         splicer.listen(sock, to_node_port, quotas.published)
-    splicer.listen(socket.socket(fileno=os.dup(way_out)), to_outside, quotas.outward)
+    splicer.listen(socket.socket(fileno=os.dup(egress_listener)), to_outside, quotas.outward)
     if api:
-        splicer.listen_for_tls(api, to_api, by_server_name(inside.api_name, quotas.api, quotas.strangers))
+        splicer.listen_for_tls(api, to_api, by_server_name(addresses.api_name, quotas.api, quotas.strangers))
     splicer.run()

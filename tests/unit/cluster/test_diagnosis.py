@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pinnace.cluster.cluster import describe_end, describe_pending
+from pinnace.cluster.diagnosis import describe_end, describe_pending
 from pinnace.slurm.jobs import QueuedJob
 from pinnace.slurm.states import JobState
 

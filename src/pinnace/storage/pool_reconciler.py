@@ -1,4 +1,4 @@
-"""Keeps the volumes of one pool: an API object and a directory each, which come and go together."""
+"""Reconciles the volumes of one pool: each is an API object and a directory, created and removed together."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Keeper:
-    """The next step for each claim and each volume of a pool."""
+class PoolReconciler:
+    """Does the next step for each claim and each volume of a pool. Every step is idempotent."""
 
     def __init__(self, api: Api, pool: Pool, directories: Directories) -> None:
         self.api = api
@@ -35,10 +35,10 @@ class Keeper:
         self.discarded = threading.Event()
 
     def begin(self, all_claims: Sequence[Object], volumes: Sequence[Object]) -> None:
-        """Discard what nobody knows any more: we died while it was made, or its cluster was killed."""
+        """Discard orphaned ephemeral directories: of a crash while one was made, or of a cluster that was killed."""
         self.directories.prepare()
-        held = [volume for volume in volumes if self.pool.holds(volume)]
-        known = {volume["spec"].get("local", {}).get("path", "").rpartition("/")[2] for volume in held}
+        owned = [volume for volume in volumes if self.pool.owns(volume)]
+        known = {volume["spec"].get("local", {}).get("path", "").rpartition("/")[2] for volume in owned}
         known |= {name_for(claim) for claim in all_claims}
         for name in self.directories.ephemeral() - known:
             log.info("%s belongs to nothing: removing it", name)
@@ -47,26 +47,26 @@ class Keeper:
         threading.Thread(target=self._empty_trash, name="trash", daemon=True).start()
 
     def _empty_trash(self) -> None:
-        """Beside everything else: a volume may have a million files."""
+        """Remove discarded volumes in a thread of its own: a volume may have a million files."""
         while self.discarded.wait():
             self.discarded.clear()
             try:
                 self.directories.empty_trash()
-            except Exception:  # this thread is for all volumes, and what is left is tried again
+            except Exception:  # this thread serves all volumes; what is left is tried again
                 log.exception("cannot empty the trash")
 
     def claim(self, claim: Object, volume: Object | None) -> None:
-        if self.pool.is_asked(claim):
+        if self.pool.serves(claim):
             if volume is None:
                 self._provision(claim)
-        elif volume is not None and self.pool.holds(volume):
+        elif volume is not None and self.pool.owns(volume):
             self._expand(claim, volume)
 
     def _provision(self, claim: Object) -> None:
         name = claim["spec"]["storageClassName"]
         storage_class = self.api.get(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
         if storage_class.get("provisioner", self.pool.provisioner) != self.pool.provisioner:
-            return  # a claim says who is to answer it, and may say anything
+            return  # the annotation of a claim is untrusted
         if claims.waits_for_consumer(storage_class) and not claims.selected_node(claim):
             return
         if reason := claims.refusal(claim, self.pool.provisioner):
@@ -94,7 +94,7 @@ class Keeper:
             self.api.patch(path, of_claim)
 
     def volume(self, volume: Object) -> None:
-        if not self.pool.holds(volume):
+        if not self.pool.owns(volume):
             return
         try:
             name = self.directories.name_of(volume["spec"]["local"]["path"])
@@ -102,7 +102,7 @@ class Keeper:
             log.warning("%s says that it is ours and is not: %r", volume["metadata"]["name"], error)
             return
         fate = claims.fate(volume)
-        if fate is claims.Fate.STAYS:
+        if fate is claims.Fate.KEEP:
             self.directories.mark(name, ephemeral=claims.is_ephemeral(volume))
             return
         if fate is claims.Fate.REMOVE:
@@ -111,7 +111,7 @@ class Keeper:
             log.info("removed %s", name)
         else:
             self.directories.mark(name, ephemeral=False)
-        let_go(self.api, volume)
+        delete_volume(self.api, volume)
 
 
 def name_for(claim: Object) -> str:
@@ -119,8 +119,8 @@ def name_for(claim: Object) -> str:
     return volume_name(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
-def let_go(api: Api, volume: Object) -> None:
-    """Delete a volume's object. Our finalizer goes last."""
+def delete_volume(api: Api, volume: Object) -> None:
+    """Delete a volume's object, then remove our finalizer from it."""
     path = f"/api/v1/persistentvolumes/{volume['metadata']['name']}"
     with ignoring(http.HTTPStatus.NOT_FOUND):
         left = api.request("DELETE", path)

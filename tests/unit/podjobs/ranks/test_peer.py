@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.podjobs.ranks.asking import AskingError, Peer, read_environment
+from pinnace.podjobs.ranks.peer import Peer, PeerError, read_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_a_process_that_has_ended(line: tuple[socket.socket, int], *, reaped: bo
     peer = Peer.of(line[0])
     os.kill(line[1], signal.SIGKILL)
     os.waitid(os.P_PID, line[1], os.WEXITED | (0 if reaped else os.WNOWAIT))
-    with pytest.raises(AskingError, match="has ended"):
+    with pytest.raises(PeerError, match="has ended"):
         peer.require_alive()
     peer.close()
 
@@ -68,7 +68,7 @@ def test_a_process_that_has_ended(line: tuple[socket.socket, int], *, reaped: bo
 def test_a_process_that_had_ended_before_it_was_looked_at(line: tuple[socket.socket, int]) -> None:
     os.kill(line[1], signal.SIGKILL)
     os.waitpid(line[1], 0)
-    with pytest.raises((AskingError, ProcessLookupError)):
+    with pytest.raises((PeerError, ProcessLookupError)):
         Peer.of(line[0]).require_alive()
 
 
@@ -77,13 +77,13 @@ def test_an_environment_that_is_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in ("/dev/zero", str(tmp_path / "fifo"), str(tmp_path)):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with pytest.raises(AskingError):
+        with pytest.raises(PeerError):
             read_environment(descriptor)
         os.close(descriptor)
     (tmp_path / "large").write_bytes(b"")
     os.truncate(tmp_path / "large", 1 << 40)
     descriptor = os.open(tmp_path / "large", os.O_RDONLY)
-    with pytest.raises(AskingError, match="no end"):
+    with pytest.raises(PeerError, match="no end"):
         read_environment(descriptor)
     os.close(descriptor)
     descriptor = os.open("/proc/self/environ", os.O_RDONLY)

@@ -1,0 +1,45 @@
+"""Sets up a node's network namespace: TUN device, routes, sysctls, nftables. The caller is in that namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinnace.network.fabric import ip_batch, nft_rules, sysctls
+from pinnace.network.splice import BACKLOG
+from pinnace.network.tun import open_tun
+
+if TYPE_CHECKING:
+    from pinnace.network.addresses import Ranges
+
+
+def add_sbin_to_path() -> None:
+    """Add the directories of `ip` and `nft` to PATH; they are often missing in that of users."""
+    path = os.environ.get("PATH", "/usr/bin:/bin").split(":")
+    os.environ["PATH"] = ":".join([*path, *(place for place in ("/usr/sbin", "/sbin") if place not in path)])
+
+
+def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[int, socket.socket]:
+    """Make interfaces, routes and rules. Returns the TUN device's descriptor and the egress listener.
+
+    TCP connections to the outside are redirected to the egress listener. ``last_group`` is the highest group ID of the
+    node; all groups may use ICMP echo sockets.
+    """
+    tun = open_tun()
+    _run_with_input(["ip", "-batch", "-"], ip_batch(ranges, index))
+    for name, value in sysctls(last_group).items():
+        with contextlib.suppress(FileNotFoundError):
+            Path("/proc/sys", name).write_text(value)
+    egress_listener = socket.create_server(("0.0.0.0", 0), backlog=BACKLOG)  # noqa: S104 - of the fabric's own namespace
+    _run_with_input(["nft", "-f", "-"], nft_rules(ranges, index, egress_listener.getsockname()[1]))
+    return tun, egress_listener
+
+
+def _run_with_input(argv: list[str], text: str) -> None:
+    result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {result.stderr.strip()}")

@@ -1,0 +1,136 @@
+"""Following a workload whose API answers with errors, or from which objects disappear."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pinnace.cluster.kubectl import Kubectl
+from pinnace.cluster.slurm_pod import slurm_pod
+from pinnace.cluster.slurm_pod_run import run_on_node
+from pinnace.cluster.workload import AppliedObject, Workload
+from pinnace.errors import ClusterError
+from pinnace.kube.access import Access
+from unit.bridge.api_server import ApiServer, api_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PODS = "/api/v1/namespaces/default/pods"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    with api_server(tmp_path) as api:
+        show(api)
+        yield api
+
+
+def show(api: ApiServer, *pods: dict[str, Any], **jobs: str) -> None:
+    """Let the API have these pods, and these jobs with the condition that each has."""
+    api.objects = {PODS: json.dumps({"items": pods})}
+    for name, condition in jobs.items():
+        status = {"conditions": [{"type": condition, "status": "True"}]} if condition else {}
+        api.objects[f"{JOBS}/{name}"] = json.dumps({"status": status})
+
+
+def pod(name: str, phase: str, code: int = 0) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code}}
+    statuses = [{"name": "main", "state": state}] if phase in {"Succeeded", "Failed"} else []
+    metadata = {"name": name, "namespace": "default", "uid": name}
+    return {"metadata": metadata, "status": {"phase": phase, "containerStatuses": statuses}}
+
+
+def workload(api: ApiServer, **kinds: str) -> Workload:
+    made = Workload(Kubectl(path="kubectl", kubeconfig=api.kubeconfig))
+    made.objects = [AppliedObject(kind=kind, namespace="default", name=name) for name, kind in kinds.items()]
+    return made
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+def next_times(*changes: Callable[[], None]) -> Callable[[], bool]:
+    """What ``follow`` asks at every turn, as a way to change something between two of them."""
+    left = list(changes)
+
+    def enough() -> bool:
+        if left:
+            left.pop(0)()
+        return False
+
+    return enough
+
+
+def test_a_job_that_is_deleted(api: ApiServer) -> None:
+    show(api, work="")
+    deleted = next_times(nothing, lambda: show(api))
+    with pytest.raises(ClusterError) as caught:
+        workload(api, work="Job").follow(nothing, nothing, deleted)
+    assert caught.value.message == "Job work was deleted before it ended"
+    assert caught.value.exit_code == 1
+
+
+def test_a_pod_that_is_deleted(api: ApiServer) -> None:
+    show(api, pod("single", "Running"))
+    with pytest.raises(ClusterError, match=r"^Pod single was deleted before it ended$"):
+        workload(api, single="Pod").follow(nothing, nothing, next_times(nothing, lambda: show(api)))
+
+
+def test_what_is_deleted_after_its_end_has_ended(api: ApiServer) -> None:
+    """As a Job with ttlSecondsAfterFinished is, while another one still runs."""
+    show(api, pod("single", "Failed", 3), first="Complete", second="")
+    later = next_times(lambda: show(api, second=""), lambda: show(api, second="Complete"))
+    assert workload(api, first="Job", second="Job", single="Pod").follow(nothing, nothing, later) == 3
+
+
+def test_an_api_that_answers_with_an_error_is_asked_again(api: ApiServer) -> None:
+    api.objects = {}  # 404, though there is always a list of pods
+    asked = []
+
+    def check_alive() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            show(api, work="Complete")
+
+    assert workload(api, work="Job").follow(nothing, check_alive) == 0
+    assert len(asked) == 3
+
+
+def test_that_the_cluster_has_ended_is_the_reason(api: ApiServer) -> None:
+    api.objects = {}
+
+    def check_alive() -> None:
+        raise ClusterError("the cluster has ended")
+
+    with pytest.raises(ClusterError, match="the cluster has ended"):
+        workload(api, work="Job").follow(nothing, check_alive)
+
+
+def test_the_pod_of_a_slurm_job_that_is_deleted(api: ApiServer) -> None:
+    asked = slurm_pod({"SLURM_JOB_ID": "7", "KUBE_IMAGE": "x"})
+    path = f"{PODS}/slurm-job-7"
+    lines: list[str] = []
+
+    def on_line(text: str) -> None:
+        lines.append(text)
+        del api.objects[path], api.objects[f"{path}/log"]
+
+    api.objects[f"{path}/log"] = "a line"
+    posted = api.objects
+
+    class Started(dict[str, str]):
+        """The kubelet: what is created runs at once."""
+
+        def __setitem__(self, name: str, text: str) -> None:
+            super().__setitem__(name, json.dumps(json.loads(text) | pod("slurm-job-7", "Running")))
+
+    api.objects = Started(posted)
+    with pytest.raises(ClusterError, match=r"^Pod slurm-job-7 was deleted before it ended$"):
+        run_on_node(Access.from_file(api.kubeconfig), asked, "n1", on_line)
+    assert lines == ["a line"]
