@@ -47,12 +47,18 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 	$(BIN)/lint-imports --no-logo
 	$(PYTEST) -q -n 2 -m 'not bed and not build'
 
+# Every worker has a bed; a test mostly waits, so there are more of them than processors (tests/conftest.py: who runs what).
+WORKERS ?= 3
+ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
-	$(PYTEST) -m 'bed or build' --ignore=tests/e2e --durations=5
-	$(PYTEST) -m 'bed and not alone' -n 2 --dist loadfile --durations=10 --ignore=tests/e2e/bridge tests/e2e  # two beds: a test mostly waits
-	$(PYTEST) -m 'bed and alone' --durations=5 tests/e2e
-	$(PYTEST) -m 'bed or build' --durations=10 tests/e2e/bridge
+	$(ON_BEDS) -m '(bed or build) and not alone and not stress' --durations=15
+	$(PYTEST) -m '(bed or build) and alone and not stress' --durations=15
+
+.PHONY: stress
+stress: setup fetch ## What `make test` does a few times, many times over (an hour)
+	$(PYTEST) -m stress --durations=15
 
 .PHONY: bridge-image
 bridge-image: setup ## The image for `pinnace bridge --print-manifest`, as bridge.tar

@@ -95,7 +95,7 @@ class Kubectl:
 def site(bed: Bed, real_store: Path) -> Bed:
     """The bed with pinnace installed for all its users, and the test images in everybody's home."""
     with one_worker_at_a_time():
-        install(bed, PROJECT, share=real_store.parent)
+        install(bed, PROJECT, share=real_store.parent, extras="[s3]")
     return bed
 
 

@@ -79,11 +79,10 @@ def events(jobs: Kubectl, name: str) -> str:
 
 def log_of(jobs: Kubectl, name: str) -> str:
     """What a pod said. Who asks in the moment in which its node ends may have to ask again (docs/limits.md)."""
-    words = ("kubectl", "--name", jobs.cluster, "logs", name)
     said: list[str] = []
 
     def ask() -> bool:
-        done = jobs.user.pinnace(*words, code=None)
+        done = jobs.user.run(*jobs.command, "logs", name, code=None)
         said[:] = [done.stdout]
         return done.returncode == 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e.conftest import Kubectl
 from e2e.left import assert_nothing_left, cached, has_job
 from testbed.waiting import wait_until
 from unit.images.archives import with_environment
@@ -92,7 +93,7 @@ def test_the_next_cluster_unpacks_nothing_and_knows_nothing(bob: User) -> None:
 
 def reason(user: User) -> str:
     """Why the pod does not start."""
-    pod = json.loads(user.pinnace("kubectl", "get", "pod", "work", "-o", "json").stdout)
+    pod = Kubectl(user=user, cluster="second").json("get", "pod", "work")
     [status] = pod["status"].get("containerStatuses") or [{}]
     return str(status.get("state", {}).get("waiting", {}).get("reason"))
 
@@ -109,14 +110,15 @@ def test_a_newer_image_of_the_same_name_is_what_the_next_cluster_runs(bob: User,
     bob.pinnace("image", "rm", name)
 
 
-def test_clusters_killed_at_any_moment_do_no_harm_to_the_next(bob: User) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])])
+def test_clusters_killed_at_any_moment_do_no_harm_to_the_next(bob: User, kills: int) -> None:
     name = manifest(bob, "echo it works")
     moments = random.Random(7)  # noqa: S311 - the same moments in every run
-    for _ in range(4):
+    for number in range(kills):
         argv = ["pinnace", "run", "-w", HOST, "--image", "busybox.tar", name]
         with bob.bed.popen(argv, user="bob", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             wait_until("its job", partial(has_job, bob), limit=60)
-            time.sleep(moments.uniform(0.5, 9))
+            time.sleep(0.5 + 8.5 * (number + moments.random()) / kills)
             bob.run("scancel", "--me", "--full", "--signal=KILL")
             process.communicate(timeout=120)
         result = run(bob, name, "--image", "busybox.tar")

@@ -181,17 +181,23 @@ def test_status_tells_of_the_job_and_where_the_api_is(cluster: Kubectl) -> None:
 
 
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
-    names = ("containerd", "registry", "kubelet", "kube-proxy", "usage", "storage")
+    names = ("links", "proxy", "netns-sockets", "containerd", "registry", "kubelet", "kube-proxy", "usage", "storage")
     everywhere = {(node, name) for node in ("n1", "n2") for name in names}
-    on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server")
-    head = {("n1", name) for name in on_head}
+    on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server",
+               "time-limit")  # fmt: skip
+    expected = everywhere | {("n1", name) for name in on_head} | {("n2", "watch-head")}
+    once = {(node, name) for node in ("n1", "n2") for name in ("images", "verify-image-cache")}  # the latter if need be
+    once |= {("n1", name) for name in ("certificates", "bootstrap", "metrics-api")}
 
     def all_run() -> bool:
         """Some start only when nobody waits for the first pods any more."""
         rows = status(cluster)["services"]
-        running = {(row["node"], row["name"]) for row in rows if row["state"] == "running"}
-        assert running <= everywhere | head
-        return running == everywhere | head
+        states = {(row["node"], row["name"]): row["state"] for row in rows}
+        assert len(states) == len(rows)
+        assert {who for who, state in states.items() if state == "done"} <= once
+        running = {who for who, state in states.items() if state == "running"}
+        assert running <= expected | once
+        return running - once == expected
 
     wait_until("every component to run", all_run, limit=60)
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e.conftest import Kubectl
 from e2e.left import assert_nothing_left, has_job
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from e2e.conftest import User
 
-pytestmark = [pytest.mark.bed, pytest.mark.alone]
+pytestmark = pytest.mark.bed
 
 SLEEP = """
 apiVersion: batch/v1
@@ -53,14 +54,14 @@ spec:
 """
 
 
-@pytest.mark.timeout(600)
-def test_a_job_cancelled_at_any_moment_leaves_nothing(bob: User) -> None:
+@pytest.mark.parametrize("times", [4, pytest.param(50, marks=[pytest.mark.stress, pytest.mark.timeout(2400)])])
+def test_a_job_cancelled_at_any_moment_leaves_nothing(bob: User, times: int) -> None:
     name = bob.write("sleep.yaml", SLEEP)
-    moments = random.Random(4)  # noqa: S311 - the same ten moments in every run
-    for _ in range(10):
+    moments = random.Random(4)  # noqa: S311 - the same moments in every run
+    for number in range(times):
         with bob.bed.popen(["pinnace", "run", "-N", "2", "--image", "busybox.tar", name], user="bob") as process:
             wait_until("its job", partial(has_job, bob), limit=60)
-            time.sleep(moments.uniform(0, 8))
+            time.sleep(8 * (number + moments.random()) / times)
             bob.run("scancel", "--me")
             _, messages = process.communicate(timeout=60)
         assert process.returncode != 0
@@ -119,7 +120,7 @@ def test_a_control_plane_that_cannot_be_saved_ends_the_cluster_with_the_reason(b
 
 def where(user: User) -> list[str]:
     """The nodes on which running pods of the deployment are."""
-    pods = json.loads(user.pinnace("kubectl", "get", "pods", "-l", "app=survivor", "-o", "json").stdout)["items"]
+    pods = Kubectl(user=user, cluster="loss").json("get", "pods", "-l", "app=survivor")["items"]
     return [
         pod["spec"]["nodeName"]
         for pod in pods

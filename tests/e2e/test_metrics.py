@@ -31,7 +31,7 @@ spec:
       containers:
         - name: busy
           image: localhost/pinnace-test/busybox:1
-          command: [sh, -c, "while :; do :; done"]
+          command: [sh, -c, "while :; do i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; sleep 0.1; done"]
           resources: {requests: {cpu: 50m}}
         - name: idle
           image: localhost/pinnace-test/busybox:1
@@ -51,7 +51,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def load(cluster: Kubectl) -> Iterator[str]:
-    """A pod with one container that burns a CPU and one that only holds 40 MB."""
+    """A pod with one container that uses a quarter of a CPU and one that only holds 40 MB."""
     cluster.apply(LOAD)
     cluster("rollout", "status", "deployment/load", "--timeout=120s")
     yield "load"

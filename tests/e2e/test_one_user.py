@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,15 +44,10 @@ spec:
 """
 
 
-def test_the_example_runs_on_two_nodes(carol: User) -> None:
-    shutil.copy(EXAMPLES / "hello.yaml", carol.home)
-    (carol.home / "hello.yaml").chmod(0o644)
-    result = carol.pinnace("run", "-N", "2", "--image", "busybox.tar", "hello.yaml")
+def test_the_example_on_two_nodes_and_a_container_that_wants_to_be_somebody(carol: User) -> None:
+    """Such a container runs as the user."""
+    both = carol.write("both.yaml", (EXAMPLES / "hello.yaml").read_text() + "---" + SOMEBODY)
+    result = carol.pinnace("run", "-N", "2", "--image", "busybox.tar", "--image", "nettools.tar", both)
     assert result.stdout.count("hello from") == 2
-    assert_nothing_left(carol)
-
-
-def test_a_container_that_wants_to_be_somebody_runs_as_the_user(carol: User) -> None:
-    result = carol.pinnace("run", "--image", "nettools.tar", carol.write("somebody.yaml", SOMEBODY))
     assert "I am 0, and all is well" in result.stdout
     assert_nothing_left(carol)

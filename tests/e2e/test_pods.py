@@ -238,7 +238,8 @@ def test_a_pod_whose_job_is_preempted_has_failed_and_no_job_is_requeued(jobs: Ku
     jobs("delete", "pod", "victim")
 
 
-def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])])
+def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl, kills: int) -> None:
     alice = jobs.user
     host = json.loads((alice.home / ".local/share/pinnace/clusters/jobs/nodes/0.json").read_text())["name"]
 
@@ -247,7 +248,7 @@ def test_the_provisioner_may_die_at_any_moment_and_slurmctld_too(jobs: Kubectl) 
 
     moments = random.Random(7)  # noqa: S311 - the same in every run
     jobs.apply(MANY)
-    for number in range(6):
+    for number in range(kills):
         wait_until("a provisioner", lambda: bool(provisioner()), limit=LIMIT)
         time.sleep(moments.uniform(0.1, 3))
         alice.run("kill", "-KILL", *provisioner(), code=None, on=host)

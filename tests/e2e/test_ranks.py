@@ -117,8 +117,7 @@ def base(jobs: Kubectl) -> Iterator[str]:
 
 
 def inside(jobs: Kubectl, script: str, *, code: int | None = 0, pod: str = "base") -> subprocess.CompletedProcess[str]:
-    words = ("kubectl", "--name", jobs.cluster, "exec", pod, "--", "bash", "-c", script)
-    return jobs.user.pinnace(*words, code=code)
+    return jobs.user.run(*jobs.command, "exec", pod, "--", "bash", "-c", script, code=code)
 
 
 def hosts_of(jobs: Kubectl, pod: str) -> list[str]:

@@ -38,21 +38,35 @@ def job(command: str, image: str = "localhost/pinnace-test/busybox:1") -> str:
     return JOB % {"command": command, "image": image}
 
 
-def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User) -> None:
+ENDED = ["sacct", "-X", "--noheader", "--parsable2", "--format=JobID,State,ExitCode"]
+
+
+def ended(user: User) -> dict[str, str]:
+    """How Slurm's accounting says that the clusters of `pinnace run` have ended, by job."""
+    rows = user.run(*ENDED, "--starttime=now-2hours").stdout.split()
+    return dict(row.split("|", 1) for row in rows)
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(50, marks=[pytest.mark.stress, pytest.mark.timeout(3600)])])
+def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User, times: int) -> None:
     shutil.copy(EXAMPLES / "hello.yaml", bob.home)
     (bob.home / "thesis").mkdir(exist_ok=True)
     bob.write("thesis/chapter", "years of work")
-    before = {path.name for path in bob.home.iterdir()}
-    result = bob.pinnace("run", "-N", "2", "-t", "10", "--image", "busybox.tar", "hello.yaml")
+    before, jobs_before = {path.name for path in bob.home.iterdir()}, ended(bob)
+    for number in range(times):
+        collected = ["--output-dir", f"hello/{times}/{number}"]
+        result = bob.pinnace("run", "-N", "2", "-t", "10", "--image", "busybox.tar", *collected, "hello.yaml")
+        lines = re.findall(r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d)", result.stdout, re.MULTILINE)
+        assert len(lines) == 2, result.stdout
+        assert all(pod == host for pod, host, _ in lines)
+        assert {node for *_, node in lines} == {"n1", "n2"}
+        logs = (bob.home / collected[1]).glob("hello-*_hello.log")
+        assert sorted(log.name.removesuffix("_hello.log") for log in logs) == sorted(pod for pod, *_ in lines)
+        assert "cluster is ready" in result.stderr
+    jobs = {job: how for job, how in ended(bob).items() if job not in jobs_before}
+    assert list(jobs.values()) == ["COMPLETED|0:0"] * times, f"other jobs may depend on them: {jobs}"
     assert before <= {path.name for path in bob.home.iterdir()}, "a cluster's end took something of the user's with it"
     assert (bob.home / "thesis" / "chapter").read_text() == "years of work"
-    lines = re.findall(r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d)", result.stdout, re.MULTILINE)
-    assert len(lines) == 2, result.stdout
-    assert all(pod == host for pod, host, _ in lines)
-    assert {node for *_, node in lines} == {"n1", "n2"}
-    ended = ["sacct", "-X", "--noheader", "--parsable2", "--format=State,ExitCode", "--starttime=now-10minutes"]
-    assert bob.run(*ended).stdout.splitlines()[-1] == "COMPLETED|0:0", "other jobs may depend on it"
-    assert "cluster is ready" in result.stderr
     assert not bob.pinnace("list", "-o", "name").stdout
     assert_nothing_left(bob)
 
@@ -103,19 +117,40 @@ def test_the_python_of_the_readme(bob: User) -> None:
     assert_nothing_left(bob)
 
 
-def test_the_exit_code_is_the_workloads(bob: User) -> None:
-    name = bob.write("fails.yaml", job("echo about to fail; exit 42"))
-    result = bob.pinnace("run", "--image", "busybox.tar", name, code=42)
+def test_the_exit_code_is_the_workloads_and_logs_and_events_are_collected(bob: User) -> None:
+    name = bob.write("fails.yaml", job("echo one; echo about to fail; exit 42"))
+    result = bob.pinnace("run", "--image", "busybox.tar", "--output-dir", "results/run", name, code=42)
     assert "about to fail" in result.stdout
+    (log,) = (bob.home / "results" / "run").glob("work-*_main.log")
+    assert log.read_text() == "one\nabout to fail\n"
+    events = json.loads((bob.home / "results" / "run" / "events.json").read_text())
+    assert "Started" in {event["reason"] for event in events}
     assert_nothing_left(bob)
 
 
-def test_a_script_uses_kubectl_and_its_exit_code_counts(bob: User) -> None:
-    script = "#!/bin/sh\nkubectl get nodes -o name; kubectl version; echo got $1; exit 7\n"
-    bob.write("script.sh", script, 0o755)
-    result = bob.pinnace("run", "-N", "2", "script.sh", "argument", code=7)
+SCRIPT = """#!/bin/sh
+set -e
+kubectl get nodes -o name
+kubectl version
+kubectl run work --image=localhost/pinnace-test/busybox:1 --restart=Never -- sleep 600
+kubectl wait pod/work --for=condition=Ready --timeout=90s
+kubectl exec work -- echo it works
+kubectl logs work
+echo got $1
+exit 7
+"""
+
+
+def test_a_script_uses_kubectl_and_its_exit_code_counts_whatever_a_session_has_in_its_environment(bob: User) -> None:
+    """A proxy that nobody answers for, and a directory that is on the login node alone, do no harm."""
+    bob.write("script.sh", SCRIPT, 0o755)
+    surroundings = [f"{name}=http://192.0.2.1:3128" for name in ("HTTP_PROXY", "HTTPS_PROXY", "https_proxy")]
+    session = ["env", *surroundings, f"XDG_RUNTIME_DIR=/run/user/{bob.uid}"]
+    run = ["pinnace", "run", "-N", "2", "--image", "busybox.tar", "script.sh", "argument"]
+    result = bob.run(*session, *run, code=7)
     assert "node/n1\nnode/n2" in result.stdout
     assert "Server Version: v1.36.3" in result.stdout
+    assert "it works" in result.stdout
     assert "got argument" in result.stdout
 
 
@@ -148,15 +183,6 @@ def test_a_cancelled_run_ends_its_pods_in_order(bob: User) -> None:
     assert process.returncode != 0
     assert (bob.home / "term").read_text() == "got TERM\n"
     assert_nothing_left(bob)
-
-
-def test_logs_and_events_are_collected(bob: User) -> None:
-    name = bob.write("said.yaml", job("echo one; echo two"))
-    bob.pinnace("run", "--image", "busybox.tar", "--output-dir", "results/run", name)
-    (log,) = (bob.home / "results" / "run").glob("work-*_main.log")
-    assert log.read_text() == "one\ntwo\n"
-    events = json.loads((bob.home / "results" / "run" / "events.json").read_text())
-    assert "Started" in {event["reason"] for event in events}
 
 
 def test_a_dry_run_only_prints(bob: User) -> None:
@@ -216,21 +242,3 @@ def test_an_image_that_cannot_be_pulled_is_named(bob: User) -> None:
     assert "registry.invalid/none:1" in result.stderr
     assert "cannot start" in result.stderr
     assert_nothing_left(bob)
-
-
-def test_what_a_session_has_in_its_environment_does_no_harm(bob: User) -> None:
-    """A proxy that nobody answers for, and a directory that is on the login node alone."""
-    surroundings = [f"{name}=http://192.0.2.1:3128" for name in ("HTTP_PROXY", "HTTPS_PROXY", "https_proxy")]
-    session = ["env", *surroundings, f"XDG_RUNTIME_DIR=/run/user/{bob.uid}"]
-    script = bob.write(
-        "session.sh",
-        """#!/bin/sh -e
-kubectl run work --image=localhost/pinnace-test/busybox:1 --restart=Never -- sleep 600
-kubectl wait pod/work --for=condition=Ready --timeout=90s
-kubectl exec work -- echo it works
-kubectl logs work
-""",
-        0o755,
-    )
-    result = bob.run(*session, "pinnace", "run", "-N", "2", "--image", "busybox.tar", f"./{script}")
-    assert "it works" in result.stdout

@@ -87,6 +87,7 @@ def kill_half_way(directories: Directories) -> None:
     assert all(holder.alive() for holder in state.holders.values())
 
 
+@pytest.mark.alone
 def test_down_leaves_nothing(directories: Directories) -> None:
     before = traces()
     machine_cgroups = sorted(before["cgroups"])
@@ -114,6 +115,7 @@ def test_a_second_up_is_refused_and_the_first_untouched(directories: Directories
     assert bed.all_idle()
 
 
+@pytest.mark.alone
 def test_clean_after_a_killed_up(directories: Directories) -> None:
     before = traces()
     kill_half_way(directories)
@@ -122,6 +124,7 @@ def test_clean_after_a_killed_up(directories: Directories) -> None:
     wait_until("the last traces to go", lambda: not left(before), limit=60)
 
 
+@pytest.mark.alone
 def test_clean_without_a_state_file(directories: Directories) -> None:
     before = traces()
     kill_half_way(directories)
@@ -177,6 +180,7 @@ def test_what_is_mounted_below_the_state_directory_is_not_emptied(directories: D
     assert precious.exists()
 
 
+@pytest.mark.alone
 def test_an_up_that_fails_says_why_and_leaves_nothing(
     directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:

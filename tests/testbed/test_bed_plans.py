@@ -9,7 +9,8 @@ import pytest
 from testbed import network, packages
 from testbed.cgroups import Cgroups, hierarchies
 from testbed.daemons import daemons_of, find, listening_ports
-from testbed.enter import Entry, exit_code
+from testbed.enter import exit_code
+from testbed.entry import Entry
 from testbed.errors import BedError, UsageError
 from testbed.layout import mounts_below
 from testbed.mounts import host_mounts

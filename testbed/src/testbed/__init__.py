@@ -11,8 +11,7 @@ for what they do not use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from testbed.bed import Bed
 

@@ -1,8 +1,8 @@
 """Run one command inside a host, as if it had been started there.
 
-Started as ``python -m testbed.enter ENTRY COMMAND…`` with an ``Entry`` as JSON. Exit code, streams, signals and the
-terminal pass through; when this process is killed, the command dies too. With ``log`` the command is a daemon: it gets
-the log for its output and lives on.
+Started by ``argv`` of an ``Entry``, which it gets as JSON. Exit code, streams, signals and the terminal pass through;
+when this process is killed, the command dies too. With ``log`` the command is a daemon: it gets the log for its output
+and lives on. Tests do this ten thousand times, so it imports nothing that takes long (dataclasses, pathlib, typing).
 
 On a terminal the command gets a new one from the host's own devpts, as with ssh, so that job control and ``tty`` work.
 Otherwise it has our streams, in a session of its own: a signal that a terminal would send to a whole process group
@@ -23,39 +23,22 @@ import struct
 import sys
 import termios
 import tty
-from dataclasses import asdict, dataclass, field
-from typing import NoReturn
+from types import SimpleNamespace
 
 from testbed.namespaces import ALL_NAMESPACES, pdeathsig, setns, start_time
 
-__all__ = ["Entry", "environment", "exit_code"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from testbed.entry import Entry
+
+__all__ = ["environment", "exit_code", "run"]
 
 PATH = "/opt/pinnace/bin:/usr/local/bin:/usr/bin:/bin"
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:"
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP)
 FORWARDED = (*GROUP_SIGNALS, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Where to go, as whom. ``cgroups`` are the machine's paths of the host's groups."""
-
-    host: str
-    pid: int
-    start_time: int
-    cgroups: tuple[str, ...]
-    user: str
-    cwd: str = ""
-    log: str = ""
-    variables: dict[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Entry:
-        data = json.loads(text)
-        return cls(**data | {"cgroups": tuple(data["cgroups"])})
 
 
 def environment(user: pwd.struct_passwd, term: str) -> dict[str, str]:
@@ -77,8 +60,14 @@ def exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def main() -> NoReturn:
-    entry, command = Entry.from_json(sys.argv[1]), sys.argv[2:]
+def run() -> NoReturn:
+    try:
+        enter(SimpleNamespace(**json.loads(sys.argv[1])), sys.argv[2:])  # type: ignore[arg-type]  # see above
+    except ProcessLookupError:
+        fail("this host is down", 1)
+
+
+def enter(entry: Entry, command: list[str]) -> NoReturn:
     holder = os.pidfd_open(entry.pid)
     if start_time(entry.pid) != entry.start_time:
         raise ProcessLookupError
@@ -222,10 +211,3 @@ def read(fd: int) -> bytes:
 def write_all(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ProcessLookupError:
-        fail("this host is down", 1)

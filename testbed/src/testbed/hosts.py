@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.enter import Entry
+from testbed.entry import Entry
 from testbed.errors import BedError, WaitError
 from testbed.namespaces import start_time
 from testbed.state import Directories, Holder
@@ -68,7 +68,7 @@ class Hosts:
             log=log,
             variables=variables or {},
         )
-        return [sys.executable, "-P", "-m", "testbed.enter", entry.to_json(), *argv]
+        return [*entry.argv(), *argv]
 
     def log(self, host: str, path: str) -> Path:
         """Where the machine has a file of the host's /var/log."""

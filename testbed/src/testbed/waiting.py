@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["tail", "wait_until"]
 
 LINES = 15
+LONGEST_INTERVAL = 1.0  # seconds between two questions, however long an answer takes
 
 
 def tail(path: Path, lines: int = LINES) -> str:
@@ -28,12 +29,18 @@ def tail(path: Path, lines: int = LINES) -> str:
 def wait_until(
     what: str, ready: Callable[[], bool], *, limit: float, log: Path | None = None, interval: float = 0.02
 ) -> None:
-    """Return as soon as ``ready()``; after ``limit`` seconds raise an error with the end of the log."""
+    """Return as soon as ``ready()``; after ``limit`` seconds raise an error with the end of the log.
+
+    Who asks by a command that takes long, such as kubectl, asks less often: others need the processors too.
+    """
     end = time.monotonic() + limit
+    asked = time.monotonic()
     while not ready():
-        if time.monotonic() > end:
+        answered = time.monotonic()
+        if answered > end:
             text = tail(log) if log else ""
             raise WaitError(
                 f"Waited {limit:.0f} s for {what}, in vain." + (f"\nThe end of {log}:\n{text}" if text else "")
             )
-        time.sleep(interval)
+        time.sleep(max(interval, min(2 * (answered - asked), LONGEST_INTERVAL)))
+        asked = time.monotonic()

@@ -5,40 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from conftest import one_worker_at_a_time
 from e2e.bridge import s3_server
-from e2e.conftest import PROJECT, Kubectl, User, make_user
-from testbed.software import install
+from e2e.conftest import Kubectl, User
+from testbed.errors import WaitError
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from testbed import Bed
 
 CLUSTER = "bridged"
 IMAGE = "localhost/pinnace-test/busybox:1"
 LIMIT = 120.0
 Object = dict[str, Any]
-
-
-@pytest.fixture(scope="session")
-def site(bed: Bed, real_store: Path) -> Bed:
-    with one_worker_at_a_time():
-        install(bed, PROJECT, share=real_store.parent, extras="[s3]")
-    return bed
-
-
-@pytest.fixture(scope="session")
-def alice(site: Bed) -> User:
-    return make_user(site, "alice", "busybox")
 
 
 @dataclass(kw_only=True)
@@ -56,8 +40,7 @@ class Cluster:
     def refused(self, body: Object) -> str:
         """What the API says to an object that it does not take."""
         name = self.alice.write("refused.yaml", yaml.safe_dump(body))
-        result = self.alice.pinnace("kubectl", "--name", CLUSTER, "apply", "-f", name, code=1)
-        return result.stderr
+        return self.alice.run(*self.kubectl.command, "apply", "-f", name, code=1).stderr
 
     def get(self, kind: str, name: str) -> Object:
         found: Object = self.kubectl.json("get", kind, name, "--namespace", self.namespace)
@@ -70,13 +53,17 @@ class Cluster:
         return "slurmjobs.pinnace.dev" in self.kubectl("api-resources", "-o", "name", code=None)
 
     def until(self, what: str, ready: Callable[[], Any], limit: float = LIMIT) -> Any:
-        deadline = time.monotonic() + limit
-        while True:
-            found = ready()
-            if found:
-                return found
-            assert time.monotonic() < deadline, f"waited {limit:.0f} s for {what}\n{self.overview()}"
-            time.sleep(0.3)
+        found: list[Any] = []
+
+        def ask() -> bool:
+            found[:] = [ready()]
+            return bool(found[0])
+
+        try:
+            wait_until(what, ask, limit=limit, interval=0.3)
+        except WaitError as error:
+            raise AssertionError(f"{error}\n{self.overview()}") from error
+        return found[0]
 
     def overview(self) -> str:
         return (

@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,9 +55,9 @@ def test_built_again_elsewhere_it_is_the_same(name: str, tmp_path: Path) -> None
 @EVERY
 def test_from_the_cache_it_comes_at_once(name: str) -> None:
     build_image(name)
-    start = time.monotonic()
+    before = sum(os.times()[:4])  # on the processors, also of children: this machine may be busy
     build_image(name)
-    assert time.monotonic() - start < 0.2
+    assert sum(os.times()[:4]) - before < 0.2
 
 
 def test_the_base_layer_is_shared() -> None:

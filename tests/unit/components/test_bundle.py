@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -15,22 +16,30 @@ from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import File, Origin, Record
 from pinnace.errors import ChecksumError
 from support.mirror import publish, serve
+from unit.components.conftest import Pinnace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unit.components.conftest import Pinnace
-
 ARCH = architecture()
 
 
-@pytest.fixture
-def filled(pinnace: Pinnace, tmp_path: Path) -> Pinnace:
-    """A pinnace whose store has everything."""
+@pytest.fixture(scope="session")
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a pinnace whose store has everything."""
+    made = Pinnace(home=tmp_path_factory.mktemp("fetched") / "home")
+    upstream = tmp_path_factory.mktemp("upstream")
     for component in manifest().values():
-        publish(tmp_path / "upstream", component, ARCH, lambda binary: f"the binary {binary}".encode())
-    with serve(tmp_path / "upstream") as url:
-        pinnace("fetch", "--from", "release", PINNACE_RELEASE_MIRROR=url)
+        publish(upstream, component, ARCH, lambda binary: f"the binary {binary}".encode())
+    with serve(upstream) as url:
+        made("fetch", "--from", "release", PINNACE_RELEASE_MIRROR=url)
+    return made.home
+
+
+@pytest.fixture
+def filled(pinnace: Pinnace, fetched: Path) -> Pinnace:
+    """A pinnace whose store has everything."""
+    shutil.copytree(fetched, pinnace.home, symlinks=True)
     return pinnace
 
 
