@@ -1,7 +1,7 @@
 """The directory of a cluster: all its state, on the shared file system, for its user alone.
 
 $PINNACE_HOME/clusters/<name>/
-    cluster.json   what all nodes have to know (see node.spec)
+    cluster.json   what all nodes have to know (see spec.cluster)
     owner.json     the process that has created it
     job.json       what runs it: the Slurm job, or a process (see job_record)
     secrets/       keys, certificates, kubeconfigs

@@ -2,7 +2,7 @@
  * node's agent, which knows from the kernel who asks; passes on signals; ends with the exit code that it is told.
  *
  * It has to run in any image, so it uses nothing but the kernel. The programs beside this file are made of it by
- * `python -m pinnace.node.ranks.launcher`, for users who have no compiler.
+ * `python -m pinnace.podjobs.ranks.launcher`, for users who have no compiler.
  */
 
 #include <asm/unistd.h>
