@@ -23,6 +23,7 @@ import struct
 import sys
 import termios
 import tty
+import warnings  # noqa: F401 - os.execvpe would load it where there is none
 from types import SimpleNamespace
 
 from testbed.namespaces import ALL_NAMESPACES, pdeathsig, setns, start_time
