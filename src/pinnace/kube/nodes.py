@@ -20,6 +20,7 @@ def is_ready(node: dict[str, Any]) -> bool:
     return conditions.is_true(node, READY)
 
 
-def internal_ip(node: dict[str, Any]) -> str:
-    """The address at which the API server and other nodes reach a node. StopIteration if it has none yet."""
-    return str(next(entry["address"] for entry in node["status"]["addresses"] if entry["type"] == INTERNAL_IP))
+def internal_ip(node: dict[str, Any]) -> str | None:
+    """The address at which the API server and other nodes reach a node; None if it has none: it has no kubelet."""
+    addresses = node["status"].get("addresses", ())
+    return next((str(entry["address"]) for entry in addresses if entry["type"] == INTERNAL_IP), None)
