@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http
 import time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pinnace.controlplane.bootstrap import admit_nodes, create_all
 from pinnace.errors import ApiError
-from pinnace.kube.client import Api
 from pinnace.network.addresses import choose
+
+if TYPE_CHECKING:
+    from pinnace.kube.client import Api
 
 RANGES = choose([])
 READY = [{"type": "Ready", "status": "True"}]
