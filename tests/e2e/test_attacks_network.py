@@ -33,8 +33,8 @@ HOSTS = ("n1", "n2")
 MOST_THREADS = 300  # of a helper: one for each node that there may be, and a few
 MOST_MEMORY = 300 << 10  # KiB of a helper
 FLOOD = 5000  # connections at each port
-FLOOD_SECONDS = 120  # no longer, whatever happens
-FLOOD_HELD = 20  # seconds for which all of them are held at least
+FLOOD_SECONDS = 180  # no longer, whatever happens
+FLOOD_HELD = 60  # seconds for which all of them are held at least
 
 # Echoes lines; asked for much, it sends without an end.
 ECHO = """
