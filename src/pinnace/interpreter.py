@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 PACKAGES = ("site-packages", "dist-packages")
 
 
-def python_argv(module: str, *words: str, python: str = sys.executable) -> list[str]:
+def python_argv(module: str, *args: str, python: str = sys.executable) -> list[str]:
     """The command that runs a module of ours."""
-    return [python, "-I", os.path.abspath(__file__), module, *words]  # noqa: PTH100 - pathlib is not loaded here
+    return [python, "-I", os.path.abspath(__file__), module, *args]  # noqa: PTH100 - pathlib is not loaded here
 
 
 def with_own_packages(path: Sequence[str], own: str) -> list[str]:

@@ -109,20 +109,20 @@ def _problem_of(place: str, about: os.stat_result, users: frozenset[int]) -> str
 
 def _trusted_users() -> frozenset[int]:
     """Root, the user, and whom the user trusts. Inside a user namespace root may have no number of its own."""
-    users = {0, os.geteuid(), *_named_users(_words())}
+    users = {0, os.geteuid(), *_named_users(_trusted_names())}
     if Path("/proc/self/uid_map").read_text().split() != WHOLE_MAP:
         users.add(int(Path("/proc/sys/kernel/overflowuid").read_text()))
     return frozenset(users)
 
 
-def _words() -> list[str]:
-    return [word.strip() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()]
+def _trusted_names() -> list[str]:
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
-def _named_users(words: Iterable[str]) -> list[int]:
+def _named_users(names: Iterable[str]) -> list[int]:
     try:
-        users = (word for word in words if not word.startswith("group:"))
-        return [int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid for word in users]
+        users = (name for name in names if not name.startswith("group:"))
+        return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid for name in users]
     except KeyError as error:
         raise UsageError(f"{VARIABLE}: {error.args[0]}") from None
 
@@ -139,7 +139,7 @@ def _is_trusted_group(gid: int) -> bool:
     except KeyError:
         return False
     private = gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
-    return private or f"group:{group.gr_name}" in _words()
+    return private or f"group:{group.gr_name}" in _trusted_names()
 
 
 def _name_of(uid: int) -> str:

@@ -180,10 +180,10 @@ def host_directory(path: str) -> str:
     return found
 
 
-def check_options(words: tuple[str, ...]) -> None:
+def check_options(args: tuple[str, ...]) -> None:
     """Whether these are options that `pinnace bridge` takes, before a job is submitted whose head runs it."""
     try:
-        with bridge.make_context("bridge", list(words)):
+        with bridge.make_context("bridge", list(args)):
             pass
     except click.ClickException as error:
         raise UsageError(f"--bridge-option: {error.format_message()}") from error

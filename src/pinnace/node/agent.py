@@ -32,10 +32,9 @@ from typing import TYPE_CHECKING
 from pinnace.errors import NodeError
 from pinnace.images import cache
 from pinnace.interpreter import python_argv
-from pinnace.network import links, listening, router, tcp_proxy
-from pinnace.network.handshake import HandshakeError, Protocol, dial, listener_name
+from pinnace.network import listening, router, tcp_proxy
 from pinnace.network.splice import BACKLOG
-from pinnace.node import messages
+from pinnace.node import head_watch, messages
 from pinnace.node.certificates import Certificates
 from pinnace.node.forking import SLURM_SIGNALS
 from pinnace.node.init import run_init
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.podjobs.start_throttle import StartSlot
-
-HEAD_RETRY_PAUSE = 0.2  # seconds between attempts to reach the head
-HEAD_TIMEOUT = 120.0  # seconds of silence after which a node gives up
 
 
 def name_servers() -> list[str]:
@@ -380,26 +376,9 @@ class Agent:
             channel.send(messages.Stop())
 
     def _watch_head(self, channel: Channel) -> None:
-        """End this node when the head has ended, by its record or by its silence. An open link tells at once."""
-        spec, heard = self.node.cluster, time.monotonic()
-        while time.monotonic() - heard < HEAD_TIMEOUT:
-            head = NodeRecord.read(spec.node_file(HEAD))
-            if head and head.is_over:
-                break
-            if head and head.state is NodeState.RUNNING and self._hold_link(head.address, head.links):
-                heard = time.monotonic()
-            time.sleep(HEAD_RETRY_PAUSE)
+        """End this node when the head has ended."""
+        head_watch.wait_for_end(self.node.cluster, self.node.index)
         channel.send(messages.Stop())
-
-    def _hold_link(self, address: str, port: int) -> bool:
-        """Keep a link to the head open until its other end is gone. Whether there was one."""
-        held = False
-        with contextlib.suppress(OSError, HandshakeError), socket.create_connection((address, port), timeout=5) as sock:
-            dial(sock, self.secret, Protocol.LINKS, self.node.index, listener_name(HEAD, address, port))
-            links.keep_alive(sock)
-            held = True
-            sock.recv(1)  # nothing is ever sent here
-        return held
 
     def _route(self, channel: Channel, tun: int, links_at: socket.socket) -> None:
         """Route the node's packets."""

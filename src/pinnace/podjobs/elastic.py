@@ -72,8 +72,11 @@ def is_stuck(pod: Object) -> bool:
 
 
 def _requests(container: Object) -> Amounts:
-    words = container.get("resources", {})
-    return {name: quantity(str(text)) for name, text in (words.get("limits", {}) | words.get("requests", {})).items()}
+    resources = container.get("resources", {})
+    return {
+        name: quantity(str(text))
+        for name, text in (resources.get("limits", {}) | resources.get("requests", {})).items()
+    }
 
 
 def demand(pod: Object) -> Amounts:

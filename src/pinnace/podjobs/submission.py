@@ -123,12 +123,11 @@ def priority_options(pod: Object, settings: PodJobSettings) -> SbatchOptions:
 
 
 def job_options(pod: Object, owners: Iterable[Object], settings: PodJobSettings, given: Sequence[str]) -> SbatchOptions:
-    """All of them. What is nearer to the pod counts more: cluster, translation, the owners' wishes, the pod's own."""
+    """All of them. What is nearer to the pod counts more: cluster, translation, the owners' annotations, the pod's own."""
     where, _ = selection(pod)
     also = frozenset(flag.removeprefix("--") for flag in settings.flags)
-    words = [*(owner["metadata"].get("annotations", {}) for owner in reversed(list(owners))),
-              pod["metadata"].get("annotations", {})]  # fmt: skip
-    asked = [pod_annotations.options(notes, also=also) for notes in words]
+    things = [*reversed(list(owners)), pod]
+    asked = [pod_annotations.options(thing["metadata"].get("annotations", {}), also=also) for thing in things]
     if settings.restricted:
         asked = [check_restricted(options, also=also) for options in asked]
     return merge(
@@ -157,7 +156,7 @@ def submission(
     _, labels = selection(pod)
     agent = agent_argv(directory, "--join", "--pod", str(pod_reference(pod)), python=python)
     agent += [f"--image={name}" for name in local_images(pod)]
-    agent += mpi_words(pod, owners, settings)
+    agent += mpi_args(pod, owners, settings)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
     agent += ["--volumes"] if claim_names(pod) else []
     return Submission(
@@ -166,10 +165,10 @@ def submission(
     )
 
 
-def mpi_words(pod: Object, owners: Sequence[Object], settings: PodJobSettings) -> list[str]:
-    """For the agent: which containers are started by mpiexec, and with which flags. The nearest word counts."""
-    words = (pod_annotations.mpi_flags(thing["metadata"].get("annotations", {})) for thing in (pod, *owners))
-    given = next((text for text in words if text is not None), None)
+def mpi_args(pod: Object, owners: Sequence[Object], settings: PodJobSettings) -> list[str]:
+    """For the agent: which containers are started by mpiexec, and with which flags. The nearest annotation counts."""
+    flags = (pod_annotations.mpi_flags(thing["metadata"].get("annotations", {})) for thing in (pod, *owners))
+    given = next((text for text in flags if text is not None), None)
     if given is None:
         return []
     if settings.restricted:
