@@ -123,7 +123,7 @@ def priority_options(pod: Object, settings: PodJobSettings) -> SbatchOptions:
 
 
 def job_options(pod: Object, owners: Iterable[Object], settings: PodJobSettings, given: Sequence[str]) -> SbatchOptions:
-    """All of them. The nearer to the pod, the more it counts: cluster, translation, its owners' annotations, its own."""
+    """All of them. What is nearer to the pod counts more: cluster, translation, owners' annotations, its own."""
     where, _ = selection(pod)
     also = frozenset(flag.removeprefix("--") for flag in settings.flags)
     things = [*reversed(list(owners)), pod]
