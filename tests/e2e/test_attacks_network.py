@@ -620,7 +620,8 @@ def test_a_range_whose_ports_others_hold_is_named_and_one_free_port_is_found(ali
 
 def test_a_published_port_that_another_holds_is_named(alice: User, bob: User) -> None:
     with squatting(bob, 30999, 30999, "n3"):
-        result = alice.pinnace("run", "-w", "n3", "--publish", "30999", alice.write("x.sh", "true"), code=None)
+        script = alice.write("x.sh", "#!/bin/sh\n", 0o755)
+        result = alice.pinnace("run", "-w", "n3", "--publish", "30999", script, code=1)
     assert "port 30999 cannot be published" in result.stderr
 
 
@@ -629,7 +630,8 @@ def test_ports_are_of_the_range_that_was_asked_for(targets: list[Target]) -> Non
 
 
 def test_a_network_that_a_host_is_not_in_is_named(alice: User) -> None:
-    result = alice.pinnace("run", "-w", "n3", "--listen", "203.0.113.0/24", alice.write("x.sh", "true"), code=None)
+    script = alice.write("x.sh", "#!/bin/sh\n", 0o755)
+    result = alice.pinnace("run", "-w", "n3", "--listen", "203.0.113.0/24", script, code=1)
     assert "no address in 203.0.113.0/24" in result.stderr
 
 
