@@ -5,6 +5,8 @@ The controller-manager would make some of it too, seconds later.
 
 from __future__ import annotations
 
+import contextlib
+import http
 import subprocess
 import time
 from ipaddress import IPv4Address
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.controlplane.objects import common_objects, dns_objects, root_certificate
 from pinnace.controlplane.placement import placement_objects
 from pinnace.controlplane.podsecurity import restriction_objects
+from pinnace.errors import ApiError
 from pinnace.kube import nodes
 from pinnace.kube.client import API_FAILURES, Api
 
@@ -53,19 +56,21 @@ def create_all(api: Api, objects: Iterable[tuple[str, Object]], *, until: float)
             try:
                 api.create(path, body)
                 break
-            except API_FAILURES:
+            except API_FAILURES as error:
                 if time.monotonic() > until:
                     raise
-                if _exists(api, path, body):  # a Service is refused for its address before its name is looked at
+                if _is_there(api, path, body, error):
                     break
                 time.sleep(RETRY_INTERVAL)
 
 
-def _exists(api: Api, path: str, body: Object) -> bool:
-    try:
-        return api.get_or_none(f"{path}/{body['metadata']['name']}") is not None
-    except API_FAILURES:
+def _is_there(api: Api, path: str, body: Object, error: Exception) -> bool:
+    """Whether an object was refused because it exists: a Service is for its address, before its name is looked at."""
+    if not isinstance(error, ApiError) or error.code != http.HTTPStatus.UNPROCESSABLE_ENTITY:
         return False
+    with contextlib.suppress(*API_FAILURES):
+        return api.get_or_none(f"{path}/{body['metadata']['name']}") is not None
+    return False
 
 
 def plant(seed: Path, data: Path) -> None:

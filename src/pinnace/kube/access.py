@@ -11,7 +11,6 @@ import json
 import os
 import ssl
 import subprocess
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,10 +49,11 @@ class Access:
         if not self.verified:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if self.certificate:
-            with tempfile.NamedTemporaryFile(prefix="pinnace-") as pem:  # 0600; OpenSSL takes keys only from files
+            # OpenSSL takes keys only from files. This one is in memory: a process that is killed leaves no key behind.
+            with os.fdopen(os.memfd_create("pinnace"), "wb") as pem:
                 pem.write(self.certificate)
                 pem.flush()
-                context.load_cert_chain(pem.name)
+                context.load_cert_chain(f"/proc/self/fd/{pem.fileno()}")
         return context
 
     @staticmethod

@@ -36,7 +36,7 @@ from pinnace.network import listening, router, tcp_proxy
 from pinnace.network.splice import BACKLOG
 from pinnace.node import head_watch, messages
 from pinnace.node.certificates import Certificates
-from pinnace.node.forking import SLURM_SIGNALS
+from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, wake_on_signals
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
 from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
@@ -272,7 +272,7 @@ class Agent:
             pause = self.supervisor.next_tick()
             for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
                 if descriptor == wake:
-                    os.read(wake, 4096)
+                    os.read(wake, WAKEUPS)
                 elif descriptor == self.init.fileno():
                     self._init_message()
                 elif descriptor in channels:
@@ -297,19 +297,14 @@ class Agent:
 
     def _reap(self) -> bool:
         """Take note of all children that have ended. Whether the node has."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if not pid:
-                return False
+        for pid, status in ended_children():
             if pid == self.monitor:
                 self._ended(os.waitstatus_to_exitcode(status))
                 return True
             ended = self.supervisor.reaped(pid, status)
             if ended and not ended.done:
                 say(f"{ended.service.name} ended ({ended.last_end}); starting it again")
+        return False
 
     def _ended(self, code: int) -> None:
         """The monitor has ended, and with it the node."""
@@ -431,12 +426,10 @@ def watch_signals() -> tuple[int, list[int]]:
     While a node is made, its monitor must not be left alone: if the agent ended, Slurm would kill the monitor before it
     has removed the node's files.
     """
-    wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    wake = wake_on_signals()
     signals: list[int] = []
     for number in SLURM_SIGNALS:
         signal.signal(number, lambda number, _frame: signals.append(number))
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     return wake, signals
 
 

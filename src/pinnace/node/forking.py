@@ -1,10 +1,11 @@
-"""Processes that are forked, do one thing, and end with their parent, however that ends.
+"""Processes that are forked, do one thing, and end with their parent, however that ends; and how it hears of their end.
 
 Apart from the supervisor, because the process that makes certificates is forked before anything else is loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,9 +15,25 @@ from typing import TYPE_CHECKING
 from pinnace.sandbox.linux import die_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+WAKEUPS = 4096  # bytes of the wake-up pipe that are read at once
 SLURM_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # for the agent, though Slurm may send them to all
+
+
+def wake_on_signals() -> int:
+    """A descriptor that is readable when a signal has come, such as that a child has ended: for a loop that polls."""
+    wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """The pid and status of every child that has ended by now."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def fork(work: Callable[[], None]) -> int:

@@ -20,7 +20,7 @@ from pinnace.network import netns_sockets
 from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
 from pinnace.node import messages
-from pinnace.node.forking import fork
+from pinnace.node.forking import WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
 from pinnace.node.services import containerd, kube_proxy, kubelet
@@ -74,7 +74,7 @@ class Init:
         self.run_directory = RUN
 
     def run(self) -> None:
-        wake, _ = self._signals()
+        wake = wake_on_signals()
         self._mounts()
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
@@ -87,7 +87,8 @@ class Init:
             poll.register(readable, select.POLLIN)
         while True:
             self.supervisor.tick()
-            self._reap()
+            for pid, status in ended_children():
+                self.supervisor.reaped(pid, status)
             pause = self.supervisor.next_tick()
             for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
                 if descriptor == self.agent.fileno():
@@ -96,15 +97,7 @@ class Init:
                     for request in bundles.read():
                         self._edit_bundle(partial(answer, request, added))
                 else:
-                    os.read(wake, 4096)
-
-    @staticmethod
-    def _signals() -> tuple[int, int]:
-        """Let a child's end wake the loop."""
-        wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        return wake, write
+                    os.read(wake, WAKEUPS)
 
     def _mounts(self) -> None:
         binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.has_ranks else {})
@@ -267,11 +260,6 @@ class Init:
             RestartPolicy.NEVER,
             lambda code: os._exit(0 if code else IN_ORDER),
         )
-
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self.supervisor.reaped(*ended)
 
     def _services_changed(self) -> None:
         self.agent.send(messages.ServicesChanged(services=self.supervisor.report()))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from pinnace.controlplane.pki import create_control_plane
 from pinnace.errors import UsageError
 from pinnace.kube.access import Access
+from pinnace.network.addresses import choose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +74,11 @@ def test_what_is_no_kubeconfig_is_said(tmp_path: Path) -> None:
         Access.from_file(tmp_path / "bad")
     with pytest.raises(UsageError, match="no usable kubeconfig"):
         Access.from_file(write(tmp_path / "config", {}), context="absent")
+
+
+def test_a_key_is_never_written_to_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed would leave it there."""
+    create_control_plane(tmp_path, choose([]), "cluster.local")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    context = Access.from_file(tmp_path / "admin.kubeconfig").context()
+    assert context.cert_store_stats()["x509_ca"] == 1
