@@ -52,9 +52,8 @@ class ActionRunner:
 
     def run(self, action: Action) -> None:
         match action:
-            case actions.Cancel(jobs=jobs, why=why, kill=kill):
-                log.info("ending job %s: %s", ", ".join(map(str, jobs)), why)
-                self._cancel(jobs, kill=kill)
+            case actions.Cancel():
+                self._cancel(action)
             case actions.Tell(pod=pod, text=text):
                 self._tell(pod, text)
             case actions.Number(pod=pod, job=job):
@@ -81,11 +80,15 @@ class ActionRunner:
                     remove_record(self.spec.nodes, index)
                 self._remove_secrets(node)
 
-    def _cancel(self, jobs: tuple[int, ...], *, kill: bool) -> None:
+    def _cancel(self, action: actions.Cancel) -> None:
         """End jobs, if Slurm still says that they are this cluster's."""
-        options = ["--signal=KILL", "--full"] if kill else []
-        ended = self.slurm.cancel(*jobs, ours=lambda text: claimed(text, self.spec.name) is not None, options=options)
-        if left := set(jobs) - set(ended):
+        log.info("ending job %s: %s", ", ".join(map(str, action.jobs)), action.why)
+        options = ["--signal=KILL", "--full"] if action.kill else []
+        options += ["--state=PENDING"] if action.only_pending else []
+        ended = self.slurm.cancel(
+            *action.jobs, ours=lambda text: claimed(text, self.spec.name) is not None, options=options
+        )
+        if left := set(action.jobs) - set(ended):
             log.warning("left alone, because Slurm does not say that it is ours: job %s", ", ".join(map(str, left)))
 
     def refused(self, pod: Object, text: str) -> None:

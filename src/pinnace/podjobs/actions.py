@@ -20,11 +20,16 @@ class Submit:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """End jobs; by killing them where Slurm shall not call them cancelled, which is what users do."""
+    """End jobs; by killing them where Slurm shall not call them cancelled, which is what users do.
+
+    Jobs that are to be ended because they wait for nothing are left alone if they have begun in the meantime: what
+    runs may have found another pod.
+    """
 
     jobs: tuple[int, ...]
     why: str
     kill: bool = False
+    only_pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ comment has the pod's uid. So each side can be found from the other, whoever die
 
     no mark                          nothing was ever submitted: submit
     a mark, no job in the queue      we died in between: submit, once the other submission would be visible
-    a mark, several jobs             both came through: the first stays
+    a mark, several jobs             both came through: the first stays, those that wait are cancelled
     a job, no pod                    the pod was deleted: cancel
     a pod on the node of a job that has ended    the node died: the pod has failed, for Slurm's reason
 
@@ -265,7 +265,7 @@ class _Pass:
         if MARK not in notes and uid not in self.memory.marked:  # what we did may not have come back to us yet
             yield from self._submit(uid, pod)
         elif self.world.jobs is not None and self.world.asked > self.memory.marked.get(uid, 0.0) + SQUEUE_LAG:
-            jobs = sorted(self.claims.get(uid, ()), key=lambda job: job.id)
+            jobs = sorted(self.claims.get(uid, ()), key=lambda job: (job.state.phase is Phase.WAITING, job.id))
             if jobs:
                 yield from self._queued(uid, pod, jobs)
             elif (number := job_number(notes.get(NUMBER, ""))) is not None:
@@ -280,8 +280,10 @@ class _Pass:
 
     def _queued(self, uid: str, pod: Object, jobs: list[QueuedJob]) -> Iterator[Action]:
         first, *doubles = jobs
+        # One that runs may have another pod by now: squeue is older than that, or our list of pods is. It ends itself.
         for double in doubles:
-            yield Cancel(jobs=(double.id,), why=f"job {first.id} is for the same pod")
+            if double.state.phase is Phase.WAITING:
+                yield Cancel(jobs=(double.id,), why=f"job {first.id} is for the same pod", only_pending=True)
         if pod["metadata"].get("annotations", {}).get(NUMBER) != str(first.id):
             yield Number(pod=pod, job=first.id)
         if first.state.phase is Phase.WAITING:
@@ -319,7 +321,7 @@ class _Pass:
             for job in jobs:
                 waits = job.state.phase is Phase.WAITING
                 if waits or self._idle_for(job.id) > LEAVE_LIMIT:
-                    yield Cancel(jobs=(job.id,), why="its pod was deleted")
+                    yield Cancel(jobs=(job.id,), why="its pod was deleted", only_pending=waits)
 
     def _superfluous(self) -> Iterator[Action]:
         """Jobs that wait for nothing: their pods have found a place in other jobs. All are taken back in one call."""
@@ -331,7 +333,8 @@ class _Pass:
             and self.world.pods.get(uid, NO_POD)["spec"].get("nodeName", f"job-{job.id}") != f"job-{job.id}"
         ]
         if taken:
-            yield Cancel(jobs=tuple(sorted(taken)), why="other jobs had room for their pods")
+            why = "other jobs had room for their pods"
+            yield Cancel(jobs=tuple(sorted(taken)), why=why, only_pending=True)
 
     def _nodes(self) -> Iterator[Action]:
         held = {pod["spec"].get("nodeName") for pod in self.world.pods.values()}

@@ -124,8 +124,18 @@ def test_a_mark_whose_job_came_through_gets_its_number() -> None:
 
 
 def test_of_two_jobs_for_one_pod_the_first_stays() -> None:
-    found = plan(world(pod(job=7), jobs=[job(8), job(7)]), Memory(), NOW, room=5)
-    assert found == [Cancel(jobs=(8,), why="job 7 is for the same pod")]
+    found = plan(world(pod(job=7), jobs=[job(8, JobState.PENDING), job(7)]), Memory(), NOW, room=5)
+    assert found == [Cancel(jobs=(8,), why="job 7 is for the same pod", only_pending=True)]
+
+
+def test_of_two_jobs_for_one_pod_the_one_that_runs_stays() -> None:
+    found = plan(world(pod(job=8), jobs=[job(7, JobState.PENDING), job(8)]), Memory(), NOW, room=5)
+    assert found == [Cancel(jobs=(7,), why="job 8 is for the same pod", only_pending=True)]
+
+
+def test_of_two_jobs_for_one_pod_that_run_both_stay() -> None:
+    """Job 7 may have taken the pod of job 8, and job 8 another that waited: whoever is left over ends itself."""
+    assert plan(world(pod(job=7), jobs=[job(7), job(8)]), Memory(), NOW, room=5) == []
 
 
 def test_a_pod_says_why_it_waits_once() -> None:
@@ -281,7 +291,7 @@ def test_a_pod_that_only_a_finalizer_keeps_is_not_removed_again(phase: str) -> N
 def test_a_job_without_a_pod_is_cancelled_if_it_waits_and_has_a_moment_if_it_runs() -> None:
     memory = Memory()
     waits = world(jobs=[job(7, JobState.PENDING), job(8, uid="uid-two")])
-    assert plan(waits, memory, NOW, room=5) == [Cancel(jobs=(7,), why="its pod was deleted")]
+    assert plan(waits, memory, NOW, room=5) == [Cancel(jobs=(7,), why="its pod was deleted", only_pending=True)]
     assert Cancel(jobs=(8,), why="its pod was deleted") in plan(waits, memory, NOW + LEAVE_LIMIT + 1, room=5)
 
 
@@ -327,7 +337,7 @@ def test_jobs_whose_pods_run_elsewhere_are_taken_back_in_one_call() -> None:
     pods = [pod(f"{n}", job=8 + n, node="job-7", phase="Running") for n in range(2)]
     waiting = [job(8 + n, JobState.PENDING, uid=f"uid-{n}") for n in range(2)]
     found = plan(world(*pods, jobs=[job(7, uid="uid-0"), *waiting]), Memory(), NOW, room=5)
-    assert found == [Cancel(jobs=(8, 9), why="other jobs had room for their pods")]
+    assert found == [Cancel(jobs=(8, 9), why="other jobs had room for their pods", only_pending=True)]
     running = [job(8, uid="uid-0"), job(9, uid="uid-1")]  # they find it out themselves
     assert plan(world(*pods, jobs=[job(7, uid="uid-0"), *running]), Memory(), NOW, room=5) == []
 
