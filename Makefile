@@ -15,11 +15,15 @@ help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .PHONY: setup
-setup: .venv/ready ## Make the virtual environment with pinnace, testbed and the developers' tools in it
+setup: .venv/ready .venv/libraries ## Make the virtual environment with pinnace, testbed and the developers' tools in it
 
 .venv/ready: pyproject.toml testbed/pyproject.toml constraints.txt | packages
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./testbed
+	touch $@
+
+.venv/libraries: .venv/ready hatch_build.py $(shell find src -name '*.[ch]')
+	$(BIN)/python hatch_build.py
 	touch $@
 
 .PHONY: packages

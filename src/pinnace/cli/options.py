@@ -72,6 +72,11 @@ PORTS = click.option(
     help="Listen on ports of this range, such as 40000-40100, which the site's firewall lets through. "
     "Default: $PINNACE_PORTS.",
 )
+NATIVE_SOCKETS = click.option(
+    "--native-sockets/--no-native-sockets",
+    default=True,
+    help="Let pods' TCP connections to other hosts be the hosts' own, where the kernel can (the default).",
+)
 # Two flags, because an option that may have a value would take the name of a workload for it.
 RESTRICTED = click.option(
     "--restricted",
@@ -97,7 +102,7 @@ HOST_PATHS = click.option(
     "(repeat).",
 )
 SCRIPT_OPTIONS = (IMAGES, LISTEN, PORTS)
-ALL_OPTIONS = (IMAGES, PUBLISH, NETWORK, LISTEN, PORTS, RESTRICTED, BASELINE, HOST_PATHS)
+ALL_OPTIONS = (IMAGES, PUBLISH, NETWORK, LISTEN, PORTS, NATIVE_SOCKETS, RESTRICTED, BASELINE, HOST_PATHS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,7 @@ class ClusterOptions:
     network: str | None = None
     restricted: str | None = None
     host_paths: tuple[str, ...] = ()
+    native_sockets: bool = True
 
     def cluster(self, *, name: str | None = None, place: Place | None = None, **more: Any) -> Cluster:
         """The cluster that is asked for; ``name`` is for one to which the user gives none."""

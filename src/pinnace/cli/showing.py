@@ -73,6 +73,7 @@ def listening(cluster: Cluster) -> list[dict[str, Any]]:
         if record.state is not NodeState.RUNNING:
             continue
         ports = {record.links: "links between nodes"}
+        ports |= {record.sockets: "native sockets of pods"} if record.sockets else {}
         ports |= {record.api: "Kubernetes API"} if record.api else {}
         ports |= dict.fromkeys(record.published, "published NodePort, open to everybody")
         host = {"node": record.name, "address": record.address}

@@ -83,6 +83,7 @@ class Cluster:
         provisioning: Provisioning | None = None,
         restricted: str | None = None,
         host_paths: Iterable[str | Path] = (),
+        native_sockets: bool = True,
         retain: bool = False,
     ) -> None:
         """Describe a cluster; ``start`` starts it. Without a name it gets a random one.
@@ -90,9 +91,9 @@ class Cluster:
         ``options`` are sbatch's, such as ``--time=30``. ``place`` says where nodes come from; by default from the
         allocation that this process runs in, or from a new job that ends with it. ``images`` are archives to load.
         ``binds`` leads from paths in every node to directories of the hosts. ``publish``, ``network``, ``listen``,
-        ``ports``, ``bridge`` and ``retain`` are the options of `pinnace up` of the same names. ``provisioning`` lets
-        pods be Slurm jobs. ``restricted`` is a level of the Pod Security Standards, for a cluster into which others are
-        let, and ``host_paths`` are the directories of the host that pods may claim there.
+        ``ports``, ``bridge``, ``native_sockets`` and ``retain`` are the options of `pinnace up` of the same names.
+        ``provisioning`` lets pods be Slurm jobs. ``restricted`` is a level of the Pod Security Standards, for a cluster
+        into which others are let, and ``host_paths`` are the directories of the host that pods may claim there.
         """
         self.name = name or random_name(getpass.getuser())
         self.directory = Directory.named(self.name)
@@ -106,6 +107,7 @@ class Cluster:
         self.listen, self.ports = check_listening(listen, ports)
         self.bridge, self.bridge_options = bridge, tuple(bridge_options)
         self.restriction = restriction(restricted, host_paths)
+        self.native_sockets = native_sockets
         self.provisioning = replace(provisioning, standing=self.nodes) if provisioning else None
         if self.provisioning and self.restriction:
             settings = self.provisioning.settings | {"restricted": True}
@@ -148,6 +150,7 @@ class Cluster:
             bridge=self.bridge,
             bridge_options=self.bridge_options,
             restriction=self.restriction,
+            native_sockets=self.native_sockets,
             local=self.place is Place.LOCAL,
             retain=self.retain,
         )

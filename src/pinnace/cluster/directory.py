@@ -136,6 +136,7 @@ class Directory:
         bridge_options: tuple[str, ...] = (),
         provisioning: Provisioning | None = None,
         restriction: Restriction | None = None,
+        native_sockets: bool = True,
         local: bool = False,
         retain: bool = False,
     ) -> ClusterSpec:
@@ -171,6 +172,7 @@ class Directory:
                         bridge=bridge,
                         bridge_options=bridge_options,
                         restriction=restriction,
+                        native_sockets=native_sockets,
                     )
                 )
             except BaseException:

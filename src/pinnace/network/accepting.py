@@ -106,6 +106,10 @@ class Acceptor:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
 
+    def fileno(self) -> int:
+        """Readable when ``poll`` has something to do, but for connections whose time is over."""
+        return self._selector.fileno()
+
     def run(self) -> None:
         """Serve for ever."""
         while True:

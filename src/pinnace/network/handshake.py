@@ -40,6 +40,7 @@ class Protocol(StrEnum):
     """What a connection is for. Each protocol has a key of its own."""
 
     LINKS = "links"
+    SOCKETS = "sockets"
     CONTROL = "control"
     COPY = "copy"
 
@@ -53,7 +54,7 @@ def listener_name(index: int, address: str, port: int) -> bytes:
     return f"{index}@{address}:{port}".encode()
 
 
-def _key(secret: bytes, protocol: Protocol) -> bytes:
+def derive_key(secret: bytes, protocol: Protocol) -> bytes:
     return hmac.digest(secret, f"pinnace {protocol}".encode(), "sha256")
 
 
@@ -63,7 +64,7 @@ def _proof(key: bytes, role: bytes, nonces: bytes, index: bytes, listener: bytes
 
 def dialling(secret: bytes, protocol: Protocol, index: int, listener: bytes) -> Handshake:
     """The dialler's side: prove to be node ``index`` and verify the listener. Returns the index."""
-    key, dialler, ours = _key(secret, protocol), INDEX.pack(index), os.urandom(NONCE_SIZE)
+    key, dialler, ours = derive_key(secret, protocol), INDEX.pack(index), os.urandom(NONCE_SIZE)
     theirs = yield b"", NONCE_SIZE
     nonces = theirs + ours
     proof = yield dialler + ours + _proof(key, b"dial", nonces, dialler, listener), DIGEST_SIZE
@@ -80,7 +81,7 @@ def listening(secret: bytes, protocols: Callable[[int], Protocol | None], listen
     protocol = protocols(index)
     if protocol is None:
         raise HandshakeError(f"nobody here talks to the index {index}")
-    key = _key(secret, protocol)
+    key = derive_key(secret, protocol)
     theirs = yield b"", NONCE_SIZE
     nonces = ours + theirs
     proof = yield b"", DIGEST_SIZE

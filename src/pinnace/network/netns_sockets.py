@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import selectors
 import socket
 import threading
+from typing import Any
 
 REQUEST, REPLY, FAILURE = b"?", b"!", b"-"
 
@@ -33,11 +35,22 @@ class NetnsSockets:
         return socket.socket(fileno=descriptors[0])
 
 
-def serve(pair: socket.socket) -> None:
-    """The server, inside the namespace: until the client is gone. A reply without a socket means failure."""
-    while pair.recv(1):
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
-                socket.send_fds(pair, [REPLY], [made.fileno()])
-        except OSError:
-            pair.send(FAILURE)
+def serve(*pairs: socket.socket) -> None:
+    """The server, inside the namespace: until all clients are gone. A reply without a socket means failure."""
+    with selectors.DefaultSelector() as selector:
+        for pair in pairs:
+            selector.register(pair, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                _serve_one(selector, key.fileobj)
+
+
+def _serve_one(selector: selectors.BaseSelector, pair: Any) -> None:
+    if not pair.recv(1):
+        selector.unregister(pair)
+        return
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+            socket.send_fds(pair, [REPLY], [made.fileno()])
+    except OSError:
+        pair.send(FAILURE)

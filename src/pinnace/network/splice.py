@@ -248,20 +248,34 @@ class Splicer:
 
         self._listen(listener, take)
 
+    def join(self, accepted: socket.socket, connected: socket.socket, quota: PairQuota) -> None:
+        """Relay between two connections that are there already. On OSError they are still the caller's."""
+        if quota.full and (victim := quota.victim()):
+            self._end(victim, abruptly=True)
+        self._relay(Pair(accepted, connected, self._pipes, quota), "")
+
     def _listen(self, listener: socket.socket, take: Callable[[socket.socket, str], None]) -> None:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, take))
 
+    def fileno(self) -> int:
+        """Readable when ``poll`` has something to do, but for connections whose time is over."""
+        return self._selector.fileno()
+
     def run(self) -> None:
         """Serve for ever."""
         while True:
-            for key, _ in self._selector.select(1.0 if self._hellos else None):
-                key.data()
-            now = time.monotonic()
-            for hello in list(self._hellos.values()):
-                if hello.deadline > now:
-                    break
-                self._refuse(hello)
+            self.poll(1.0 if self._hellos else None)
+
+    def poll(self, timeout: float | None) -> None:
+        """Wait for events and handle them."""
+        for key, _ in self._selector.select(timeout):
+            key.data()
+        now = time.monotonic()
+        for hello in list(self._hellos.values()):
+            if hello.deadline > now:
+                break
+            self._refuse(hello)
 
     def _accept(self, listener: socket.socket, take: Callable[[socket.socket, str], None]) -> None:
         for _ in range(ACCEPT_BATCH):
@@ -349,8 +363,10 @@ class Splicer:
         except OSError:
             other.close()
             raise
-        pair = Pair(accepted, other, self._pipes, quota, source)
-        quota.add(source, pair)
+        self._relay(Pair(accepted, other, self._pipes, quota, source), source)
+
+    def _relay(self, pair: Pair, source: str) -> None:
+        pair.quota.add(source, pair)
         try:
             self._watch(pair)
         except OSError:  # the limit of epoll watches is reached

@@ -6,6 +6,7 @@ node lives. It is the same on every node and in every model; the node with index
     agent ── monitor ── init ── the node's processes (node.init)
       ├ links          carries packets between the TUN device, other nodes and the outside
       ├ proxy          joins TCP connections across the border of the fabric
+      ├ sockets        makes pods' TCP connections the host's own (network.native)
       ├ watch-head     on all nodes but the head: ends this node when the head has ended
       ├ time-limit     on the head: ends the cluster in order before its job's time limit
       ├ provisioner    on the head, for pods as jobs and elastic nodes (podjobs.controller)
@@ -33,24 +34,29 @@ from pinnace.errors import NodeError
 from pinnace.images import cache
 from pinnace.interpreter import python_argv
 from pinnace.network import listening, router, tcp_proxy
+from pinnace.network.native import server as native
 from pinnace.network.splice import BACKLOG
 from pinnace.node import head_watch, messages
 from pinnace.node.certificates import Certificates
 from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, wake_on_signals
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
+from pinnace.node.notify_keeper import NotifyKeeper, NotifySource
 from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
-from pinnace.podjobs import joining, provisioner_argv
+from pinnace.podjobs import head_access, joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.spec import API_PORT, HEAD, NodeRecord, NodeServices, NodeSpec, NodeState, ServiceRecord, write_json
-from pinnace.spec.records import NodeAddresses
+from pinnace.spec.records import NodeAddresses, NodeConnections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.podjobs.start_throttle import StartSlot
+
+
+SOCKETS = "sockets"  # the server of native sockets
 
 
 def name_servers() -> list[str]:
@@ -101,6 +107,7 @@ class Agent:
         self.exit_code = joining.EVICTED if node.pod else 0  # of a pod that nobody asked: its head is gone
         self.inside: tuple[ServiceRecord, ...] = ()  # what init supervises
         self.unwritten = False  # whether the report of services is older than they are
+        self.notifications: NotifyKeeper | None = None
 
     def run(self) -> int:
         """Be the node until it ends. Gives the exit code: of its pod, if it is for one."""
@@ -119,12 +126,13 @@ class Agent:
         node = self.node
         node.cluster.logs(node.name).mkdir(parents=True, exist_ok=True)
         links_at = self._listen()
+        sockets_at = self._listen() if node.has_native_sockets else None
         self._issue_certificates()
         proxy_at = ProxyListeners(
             api=self._listen() if node.is_head else None,
             published=[self._publish(port) for port in node.cluster.publish],
         )
-        self._write_record(links_at, proxy_at.api)
+        self._write_record(links_at, sockets_at, proxy_at.api)
         wake, signals = watch_signals()
         self.monitor, line = namespaces.start(
             lambda line: run_init(node, line, self.name_servers, self.lease), self._cleanup()
@@ -135,6 +143,8 @@ class Agent:
             if signals:  # while the node was made: nothing runs in it yet
                 os.kill(self.monitor, namespaces.AGENT_GONE)
             self._add_network(fabric, links_at, proxy_at)
+            if sockets_at:
+                self._add_native_sockets(fabric, sockets_at)
             self._add_helpers()
             self._loop(wake, signals)
             return self.exit_code
@@ -142,13 +152,16 @@ class Agent:
             ignore_signals()
             NodeRecord(name=node.name, state=NodeState.ENDED, job=self.job).write(node.cluster.node_file(node.index))
 
-    def _write_record(self, links_at: socket.socket, api_at: socket.socket | None) -> None:
+    def _write_record(
+        self, links_at: socket.socket, sockets_at: socket.socket | None, api_at: socket.socket | None
+    ) -> None:
         record = NodeRecord(
             name=self.node.name,
             state=NodeState.RUNNING,
             job=self.job,
             address=self.host_address,
             links=links_at.getsockname()[1],
+            sockets=sockets_at.getsockname()[1] if sockets_at else 0,
             api=api_at.getsockname()[1] if api_at else None,
             published=self.node.cluster.publish,
         )
@@ -196,7 +209,7 @@ class Agent:
     # --- the processes beside the agent ---------------------------------------------------------------------------
 
     def _add_network(self, fabric: list[int], links_at: socket.socket, proxy_at: ProxyListeners) -> None:
-        tun, egress_listener, netns_sockets = fabric
+        tun, egress_listener, netns_sockets, *_ = fabric
         cluster = self.node.cluster
         addresses = tcp_proxy.ProxyAddresses(
             ranges=cluster.ranges,
@@ -216,6 +229,35 @@ class Agent:
                 name_servers=self.name_servers,
             ),
         )
+
+    def _add_native_sockets(self, fabric: list[int], listener: socket.socket) -> None:
+        *_, fabric_sockets, notify_listener = fabric
+        cluster, index = self.node.cluster, self.node.index
+        memory = native.Memory()
+        node = native.Node(
+            index=index,
+            ranges=cluster.ranges,
+            secret=self.secret,
+            address=self.host_address,
+            listener=listener,
+            fabric_sockets=fabric_sockets,
+            find=NodeAddresses(cluster.nodes).sockets,
+            access=lambda: head_access.access(cluster, "kube-proxy"),
+            report=lambda counts: NodeConnections(name=self.node.name, **counts).write(cluster.nodes, index),
+        )
+        self.notifications = NotifyKeeper(
+            socket.socket(fileno=notify_listener),
+            self._pass_notifications,
+        )
+        service = Service(
+            name=SOCKETS,
+            run=Function(work=lambda channel: native.run(node, memory, NotifySource(channel))),
+            on_start=self.notifications.pass_all,
+        )
+        self.supervisor.add(service)
+
+    def _pass_notifications(self, key: int, descriptor: int) -> None:
+        self.supervisor.send(SOCKETS, messages.Notifications(key=key), descriptor)
 
     def _add_helpers(self) -> None:
         cluster = self.node.cluster
@@ -269,6 +311,8 @@ class Agent:
             poll = select.poll()
             for descriptor in (wake, *([self.init.fileno()] if self.init.fileno() >= 0 else []), *channels):
                 poll.register(descriptor, select.POLLIN)
+            if self.notifications:
+                self.notifications.register(poll)
             pause = self.supervisor.next_tick()
             for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
                 if descriptor == wake:
@@ -277,6 +321,8 @@ class Agent:
                     self._init_message()
                 elif descriptor in channels:
                     self.supervisor.receive(channels[descriptor])
+                elif self.notifications:
+                    self.notifications.handle(descriptor)
             if signals:
                 signals.clear()
                 self._stop()
@@ -385,7 +431,7 @@ class Agent:
             index=self.node.index,
             address=self.host_address,
             ranges=cluster.ranges,
-            find=NodeAddresses(cluster.nodes).find,
+            find=NodeAddresses(cluster.nodes).links,
             name_servers=self.name_servers,
             on_stop=lambda: channel.send(messages.Stop()),
         )

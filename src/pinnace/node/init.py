@@ -19,6 +19,7 @@ from pinnace.interpreter import python_argv
 from pinnace.network import netns_sockets
 from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
+from pinnace.network.splice import BACKLOG
 from pinnace.node import messages
 from pinnace.node.forking import WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.messages import Channel
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
 RUN = Path("/run/pinnace")
+NOTIFY_SOCKET = RUN / "seccomp.sock"  # to which runc sends the descriptors of containers' notifications
 READERS_LIMIT = 1.5  # seconds; a kubelet looks once a second whether a log that is followed has ended
 POLL_INTERVAL = 0.01  # seconds between looks at a file or a table
 MAX_REASON = 2048  # characters
@@ -72,6 +74,7 @@ class Init:
         self.lease = lease
         self.ending = False
         self.run_directory = RUN
+        self.notify = str(NOTIFY_SOCKET) if node.has_native_sockets else ""
 
     def run(self) -> None:
         wake = wake_on_signals()
@@ -95,7 +98,7 @@ class Init:
                     self._obey()
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
-                        self._edit_bundle(partial(answer, request, added))
+                        self._edit_bundle(partial(answer, request, added, self.notify))
                 else:
                     os.read(wake, WAKEUPS)
 
@@ -115,15 +118,20 @@ class Init:
         os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Set up the network, and pass the TUN device, the egress listener and the netns socket pair to the agent."""
+        """Set up the network, and pass what the agent needs of it."""
         ranges, index = self.node.cluster.ranges, self.node.index
         tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
-        outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.agent.send(messages.Fabric(), tun, egress_listener.fileno(), outside.fileno())
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in ("proxy", "sockets")]
+        notify_listener = socket.socket(socket.AF_UNIX)
+        notify_listener.bind(str(NOTIFY_SOCKET))
+        notify_listener.listen(BACKLOG)
+        passed = [egress_listener, *(outside for outside, _ in pairs), notify_listener]
+        self.agent.send(messages.Fabric(), tun, *(sock.fileno() for sock in passed))
         os.close(tun)
-        egress_listener.close()
-        outside.close()
-        self.task("netns-sockets", lambda: netns_sockets.serve(inside), RestartPolicy.ALWAYS)
+        for sock in passed:
+            sock.close()
+        inside = [inside for _, inside in pairs]
+        self.task("netns-sockets", lambda: netns_sockets.serve(*inside), RestartPolicy.ALWAYS)
 
     def _services(self) -> None:
         node = self.node

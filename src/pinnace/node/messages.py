@@ -6,7 +6,7 @@ the kernel and to Slurm.
     init        -> agent    Fabric (with descriptors), ServicesChanged, Failed
     agent       -> init     Stop, Leave
     helper      -> agent    Stop; the pod runner: Leave
-    agent       -> helper   EvictPod (the pod runner), Stop (ranks)
+    agent       -> helper   EvictPod (the pod runner), Stop (ranks), Notifications (native sockets, with a descriptor)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from pinnace.spec import ServiceRecord
 
 MAX_MESSAGE = 1 << 16  # bytes
-MAX_DESCRIPTORS = 3
+MAX_DESCRIPTORS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,17 @@ class EvictPod:
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """The node's network is there. Descriptors: the TUN device, the egress listener, the netns sockets."""
+    """The node's network is there.
+
+    Descriptors: the TUN device, the egress listener, the netns sockets twice, the listener for notifications.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notifications:
+    """The descriptor of the notifications of one container. The server of native sockets knows it by its ``key``."""
+
+    key: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +70,9 @@ class Failed:
     reason: str
 
 
-Message = Stop | Leave | EvictPod | Fabric | ServicesChanged | Failed
+Message = Stop | Leave | EvictPod | Fabric | Notifications | ServicesChanged | Failed
 KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Stop, Leave, EvictPod, Fabric, ServicesChanged, Failed)
+    kind.__name__: kind for kind in (Stop, Leave, EvictPod, Fabric, Notifications, ServicesChanged, Failed)
 }
 
 

@@ -123,7 +123,8 @@ def _redirect_output(log: Path) -> None:
 class Service:
     """Something that runs. Without an ``essential`` one there is no cluster.
 
-    ``on_message`` gets what a function sends; ``on_end`` the exit code of one that is not started again.
+    ``on_start`` is called after each start. ``on_message`` gets what a function sends; ``on_end`` the exit code of one
+    that is not started again.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Service:
     essential: bool = False
     waits_for: Callable[[], bool] = lambda: True
     on_message: Callable[[Message], None] = lambda _message: None
+    on_start: Callable[[], None] = lambda: None
     on_end: Callable[[int], None] = lambda _code: None
 
 
@@ -212,6 +214,7 @@ class Supervisor:
             return
         running.started = time.monotonic()
         self._changed()
+        running.service.on_start()
 
     def channels(self) -> dict[int, Running]:
         """The channels of all functions that run, by their descriptors."""
@@ -233,12 +236,12 @@ class Supervisor:
         else:
             running.service.on_message(message)
 
-    def send(self, name: str, message: Message) -> bool:
-        """Send a message to a function. Whether it runs."""
+    def send(self, name: str, message: Message, *descriptors: int) -> bool:
+        """Send a message, perhaps with descriptors, to a function. Whether it runs."""
         running = self.find(name)
         if running is None or running.child is None or running.child.channel is None:
             return False
-        running.child.channel.send(message)
+        running.child.channel.send(message, *descriptors)
         return True
 
     def reaped(self, pid: int, status: int) -> Running | None:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from pinnace.spec import ClusterSpec
 
 
-def access(cluster: ClusterSpec) -> Access | None:
-    """None while the head has not said where it is."""
+def access(cluster: ClusterSpec, user: str = "provisioner") -> Access | None:
+    """The API, for the user of one of the cluster's kubeconfigs. None while the head has not said where it is."""
     head = NodeRecord.read(cluster.node_file(HEAD))
     if not head or head.api is None:
         return None
-    own = Access.from_file(cluster.secrets / "provisioner.kubeconfig")
+    own = Access.from_file(cluster.secrets / f"{user}.kubeconfig")
     return own.at(head.address, head.api, cluster.api_name)

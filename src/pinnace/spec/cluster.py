@@ -106,6 +106,7 @@ class ClusterSpec:
     bridge: str | None = None
     bridge_options: tuple[str, ...] = ()
     restriction: Restriction | None = None
+    native_sockets: bool = True  # whether pods' TCP connections are the hosts' own (see ``network.native``)
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -124,6 +125,7 @@ class ClusterSpec:
             "bridge": self.bridge,
             "bridge_options": list(self.bridge_options),
             "restriction": asdict(self.restriction) if self.restriction else None,
+            "native_sockets": self.native_sockets,
         }
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pinnace.network.native import support
 from pinnace.spec.cluster import HEAD, ClusterSpec
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class NodeSpec:
     def has_ranks(self) -> bool:
         """Whether its containers may start ranks. These are processes of the host: not for pods of others."""
         return self.pod is not None and self.cluster.restriction is None
+
+    @property
+    def has_native_sockets(self) -> bool:
+        """Whether its pods' TCP connections are the host's own (see ``network.native``)."""
+        return self.cluster.native_sockets and not support.missing()
 
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]

@@ -37,13 +37,17 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """``nodes/N.json``. ``links``, ``api`` and ``published`` are ports at ``address``; the head alone has an API."""
+    """``nodes/N.json``.
+
+    ``links``, ``sockets``, ``api`` and ``published`` are ports at ``address``; the head alone has an API.
+    """
 
     name: str
     state: NodeState
     job: int | None = None
     address: str = ""
     links: int = 0
+    sockets: int = 0
     api: int | None = None
     published: tuple[int, ...] = ()
     failure: str = ""
@@ -143,9 +147,40 @@ class NodeServices:
         write_json(self.path(nodes, index), {"version": VERSION, **asdict(self)})
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeConnections:
+    """``nodes/N.connections.json``: how many TCP connections of a node's pods took which path (see ``network.native``).
+
+    ``spliced`` are connections from pods of other nodes to applications whose calls could not be caught.
+    """
+
+    name: str
+    outside: int = 0
+    pods: int = 0
+    accepted: int = 0
+    general: int = 0
+    spliced: int = 0
+
+    @staticmethod
+    def path(nodes: Path, index: int) -> Path:
+        return nodes / f"{index}.connections.json"
+
+    @classmethod
+    def read(cls, nodes: Path, index: int) -> Self | None:
+        data = read_json(cls.path(nodes, index))
+        try:
+            return None if data is None else cls(**versioned(data))
+        except TypeError as error:
+            raise unreadable() from error
+
+    def write(self, nodes: Path, index: int) -> None:
+        write_json(self.path(nodes, index), {"version": VERSION, **asdict(self)})
+
+
 def remove_record(nodes: Path, index: int) -> None:
     """Free an index."""
-    NodeServices.path(nodes, index).unlink(missing_ok=True)
+    for part in (NodeServices, NodeConnections):
+        part.path(nodes, index).unlink(missing_ok=True)
     (nodes / f"{index}.json").unlink(missing_ok=True)
 
 
@@ -170,7 +205,7 @@ def unreadable() -> ClusterError:
 
 
 class NodeAddresses:
-    """Where the links of all nodes listen. A pod may send to every address without a load on the site's file server."""
+    """Where all nodes listen. A pod may send to every address without a load on the site's file server."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -178,15 +213,24 @@ class NodeAddresses:
         self._listed = -LIST_INTERVAL
         self._lock = threading.Lock()
 
-    def find(self, index: int) -> tuple[str, int] | None:
+    def links(self, index: int) -> tuple[str, int] | None:
         """The address and port of a node's links; None if it has not said, or has ended."""
+        record = self._record(index)
+        return (record.address, record.links) if record else None
+
+    def sockets(self, index: int) -> tuple[str, int] | None:
+        """The same of its native sockets; None, too, if it has none."""
+        record = self._record(index)
+        return (record.address, record.sockets) if record and record.sockets else None
+
+    def _record(self, index: int) -> NodeRecord | None:
         if f"{index}.json" not in self._list():
             return None
         try:
             record = NodeRecord.read(self._directory / f"{index}.json")
-        except ClusterError:
+        except (ClusterError, OSError):
             return None
-        return (record.address, record.links) if record and record.state is NodeState.RUNNING else None
+        return record if record and record.state is NodeState.RUNNING else None
 
     def _list(self) -> frozenset[str]:
         with self._lock:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.images import cache, cache_closing
+from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
 from pinnace.node.services.runc_wrapper import wrapper_script
 from pinnace.spec import read_json
@@ -118,6 +119,7 @@ default_runtime_name = "runc"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+pod_annotations = [{quote(NATIVE_SOCKETS)}]
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = {quote(runtime)}

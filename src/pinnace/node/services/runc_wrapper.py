@@ -16,6 +16,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.network.native.profile import with_notifications
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
@@ -125,24 +126,28 @@ def with_launcher(config: dict[str, Any], added: dict[str, Any]) -> dict[str, An
     return config | {"process": process, "mounts": [*config["mounts"], added["mount"]]}
 
 
-def edit(kind: str, path: Path, added: dict[str, Any] | None) -> None:
-    """The configuration of a container that is created, or of a process that is executed in one."""
+def edit(kind: str, path: Path, added: dict[str, Any] | None, notify: str) -> None:
+    """The configuration of a container that is created, or of a process that is executed in one.
+
+    ``notify`` is the socket to which its calls are sent for native sockets, if there are any on this node.
+    """
     about = json.loads(path.read_text())
     if kind == "create":
         bundle = keeping_read_only(without_cgroups(about), is_read_only)
         last = last_id(Path("/proc/self/gid_map").read_text())
         about = with_ping(with_known_groups(bundle, last), last)
         about = with_launcher(about, added) if added else about
+        about = with_notifications(about, notify) if notify else about
     elif added:
         about = with_environment(about, added)
     path.write_text(json.dumps(about))
 
 
-def answer(request: str, added: dict[str, Any] | None) -> None:
+def answer(request: str, added: dict[str, Any] | None, notify: str = "") -> None:
     """Do what a wrapper has asked for, and say so; or why not."""
     kind, _, name = request.partition(" ")
     try:
-        edit(kind, Path(name), added)
+        edit(kind, Path(name), added, notify)
         word = DONE
     except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
         word = f"pinnace could not edit {name}: {error!r}"

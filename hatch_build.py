@@ -1,0 +1,65 @@
+"""Builds what we have in C: into the wheel, and into the source tree for an editable installation.
+
+Without a C compiler the wheel is pure Python. It works all the same, with a slower network.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NETWORK = "src/pinnace/network"
+LIBRARIES = {f"{NETWORK}/native/_sockets.so": f"{NETWORK}/native/sockets"}  # with the directories of their sources
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-shared", "-fPIC", "-pthread")
+BUILD_LIMIT = 120.0  # seconds
+
+
+def compile_argv(compiler: str, files: list[Path], library: Path, checksum: str) -> list[str]:
+    """The command that builds a library. That contains the checksum of its sources (``pinnace.network.c_library``)."""
+    sources = [str(path) for path in files if path.suffix == ".c"]
+    return [compiler, *FLAGS, f'-DSOURCE_CHECKSUM="{checksum}"', "-o", str(library), *sources]
+
+
+def build(root: Path) -> list[str]:
+    """Build the libraries in a source tree, and give their paths. Without a compiler, old ones are removed."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    c_library = _c_library(root)
+    for library, directory in LIBRARIES.items():
+        if not compiler:
+            (root / library).unlink(missing_ok=True)
+            continue
+        files = c_library.sources(root / directory)
+        new = root / f"{library}.{os.getpid()}"  # others may build, or use the library, at the same time
+        argv = compile_argv(compiler, files, new, c_library.checksum(files))
+        subprocess.run(argv, check=True, timeout=BUILD_LIMIT)
+        new.replace(root / library)
+    return list(LIBRARIES) if compiler else []
+
+
+def _c_library(root: Path) -> Any:
+    """The module that loads the libraries, which must not need anything that is not installed yet."""
+    spec = importlib.util.spec_from_file_location("c_library", root / NETWORK / "c_library.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+class LibrariesHook(BuildHookInterface[Any]):
+    """Called by hatchling before it makes a wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's interface
+        if built := build(Path(self.root)):
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            build_data["artifacts"] += built
+
+
+if __name__ == "__main__":
+    build(Path(__file__).parent)

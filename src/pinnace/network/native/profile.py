@@ -1,0 +1,45 @@
+"""The rules that a container's seccomp profile gets, so that its calls are caught: a pure function of its bundle.
+
+A profile that denies one of the calls still denies it. One that has notifications of its own is left as it is, and the
+container's connections take the general path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+CALLS = ("connect", "accept", "accept4", "listen", "getsockname", "getpeername")
+ALLOW, NOTIFY = "SCMP_ACT_ALLOW", "SCMP_ACT_NOTIFY"
+ANNOTATION = "pinnace.dev/native-sockets"  # of a pod: "false" to have its connections take the general path
+CONTAINER_TYPE = "io.kubernetes.cri.container-type"
+
+Profile = dict[str, Any]
+
+
+def with_notifications(bundle: dict[str, Any], listener: str) -> dict[str, Any]:
+    """The bundle with a profile that sends its calls to ``listener``, if it is a container in a pod's own network."""
+    about, linux = bundle.get("annotations", {}), bundle.get("linux", {})
+    networks = [namespace for namespace in linux.get("namespaces", ()) if namespace["type"] == "network"]
+    is_container = about.get(CONTAINER_TYPE) == "container" and any(network.get("path") for network in networks)
+    if not is_container or about.get(ANNOTATION, "true").lower() == "false":
+        return bundle
+    profile = catching(linux.get("seccomp") or {"defaultAction": ALLOW}, listener)
+    return bundle | {"linux": linux | {"seccomp": profile}} if profile else bundle
+
+
+def catching(profile: Profile, listener: str) -> Profile | None:
+    """A profile that catches those of CALLS that it allowed; None if it has to stay as it is."""
+    rules: list[Profile] = profile.get("syscalls") or []
+    if profile.get("listenerPath") or NOTIFY in {profile["defaultAction"], *(rule["action"] for rule in rules)}:
+        return None
+    allowed = {
+        name for rule in rules if rule["action"] == ALLOW and not rule.get("args") for name in rule["names"]
+    } & set(CALLS)
+    named = {name for rule in rules for name in rule["names"]}
+    if profile["defaultAction"] == ALLOW:
+        allowed |= set(CALLS) - named
+    if "connect" not in allowed:
+        return None
+    kept = [rule | {"names": [name for name in rule["names"] if name not in allowed]} for rule in rules]
+    caught = {"names": sorted(allowed), "action": NOTIFY}
+    return profile | {"listenerPath": listener, "syscalls": [*(rule for rule in kept if rule["names"]), caught]}

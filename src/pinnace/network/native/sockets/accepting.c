@@ -1,0 +1,522 @@
+/* accept(2) of pods, and the connections of other nodes that become theirs.
+ *
+ * An application learns of a connection when its listening socket becomes readable. So for a connection of another node
+ * we knock: we connect to the application's own socket, from within the node. The application wakes up and accepts;
+ * that call is caught, and instead of the knock it gets the socket of the other node's connection.
+ *
+ * An application that accepts in a way that is not caught (io_uring) gets the knock itself. Then, or if nobody accepts
+ * for a second although the queue is empty, Python joins the two connections by splicing. */
+#include "sockets.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+  MAX_DIALLERS = 512,      /* connections whose handshake is not complete; anybody can make them */
+  HANDSHAKE_LIMIT = 5000,  /* milliseconds for a handshake */
+  KNOCK_LIMIT = 300,       /* milliseconds in which the kernel has to answer for a pod */
+  ACCEPT_INTERVAL = 1000,  /* milliseconds between looks at connections that nobody has accepted */
+  VALID_INTERVAL = 1000,   /* milliseconds between looks whether callers still wait */
+  FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
+  ACCEPT_BATCH = 32,
+  MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
+  LISTENERS = 4096,
+  LISTENER_WAYS = 4,
+  REQUEST = 12,
+};
+
+static bool is_exhausted(int code) { return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM; }
+
+/* --- sockets of the node's own network, from which pods can be reached (network/netns_sockets.py) ------------------- */
+
+static struct watch fabric;
+static int fabric_sockets[MAX_FABRIC_SOCKETS];
+static int fabric_count, fabric_asked;
+
+static void ask_for_sockets(void) {
+  while (fabric_count + fabric_asked < MAX_FABRIC_SOCKETS && send(node.fabric_sockets, "?", 1, MSG_DONTWAIT) == 1)
+    fabric_asked++;
+}
+
+static void receive_socket(struct watch *watch, uint32_t events) {
+  (void)events;
+  char reply, control[CMSG_SPACE(sizeof(int))];
+  struct iovec data = {&reply, 1};
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  if (recvmsg(watch->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <= 0) {
+    if (errno != EAGAIN) watch_remove(watch); /* the node ends */
+    return;
+  }
+  struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+  if (fabric_asked) fabric_asked--;
+  if (!rights || rights->cmsg_type != SCM_RIGHTS) return;
+  int fd;
+  memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+  if (fabric_count < MAX_FABRIC_SOCKETS)
+    fabric_sockets[fabric_count++] = fd;
+  else
+    close(fd);
+}
+
+static int take_fabric_socket(void) {
+  if (!fabric_count) { /* many at once: there may be one that was not received yet */
+    struct pollfd ready = {.fd = node.fabric_sockets, .events = POLLIN};
+    if (poll(&ready, 1, FABRIC_LIMIT) > 0) receive_socket(&fabric, EPOLLIN);
+    if (!fabric_count) return -1;
+  }
+  int fd = fabric_sockets[--fabric_count];
+  ask_for_sockets();
+  return fd;
+}
+
+/* --- what pods listen on -------------------------------------------------------------------------------------------- */
+
+static struct listener {
+  uint32_t ip;
+  uint16_t port;
+  pid_t pid;
+  int number;
+  uint64_t cookie;
+} listeners[LISTENERS];
+static unsigned listener_turn;
+
+static struct listener *listener_bucket(uint32_t ip, uint16_t port) {
+  return &listeners[(ip * 2654435761u ^ port * 40503u) % (LISTENERS / LISTENER_WAYS) * LISTENER_WAYS];
+}
+
+static struct listener *find_listener(const struct endpoint *endpoint) {
+  uint32_t ip = v4(endpoint);
+  struct listener *first = listener_bucket(ip, endpoint->port);
+  for (int i = 0; i < LISTENER_WAYS; i++)
+    if (first[i].ip == ip && first[i].port == endpoint->port) return &first[i];
+  return NULL;
+}
+
+/* Note on what a pod listens. Whether it is a pod's network at all. */
+static bool note_listener(const struct call *call, int own) {
+  struct endpoint bound;
+  uint32_t pod = pod_of(caller(call), netns_cookie(own));
+  if (!pod || !own_address(own, &bound)) return false;
+  if (!bound.port) return true;
+  struct endpoint endpoint = v4_endpoint(pod, bound.port);
+  struct listener *found = find_listener(&endpoint), *first = listener_bucket(pod, bound.port);
+  for (int i = 0; !found && i < LISTENER_WAYS; i++)
+    if (!first[i].port) found = &first[i];
+  if (!found) found = &first[listener_turn++ % LISTENER_WAYS];
+  *found = (struct listener){pod, bound.port, caller(call), socket_number(call), socket_cookie(own)};
+  return true;
+}
+
+void handle_listen(struct call *call) {
+  int family, own = copy_descriptor(caller(call), socket_number(call));
+  if (own >= 0 && is_tcp(own, &family)) note_listener(call, own);
+  if (own >= 0) close(own);
+  let_continue(call);
+}
+
+/* --- connections that wait to be accepted ----------------------------------------------------------------------------- */
+
+struct waiting {
+  struct watch watch; /* of the knock */
+  struct waiting *next, **previous;
+  int knock, peer;
+  struct endpoint target, source; /* the pods' addresses */
+  struct endpoint from;           /* the knock's own */
+  uint8_t proof[DIGEST];
+  bool confirmed;
+  uint64_t deadline;
+};
+
+static struct waiting *all_waiting, *by_port[1 << 16]; /* of the knock */
+
+/* Tell the other node that the connection is made: before the application can write anything to it. */
+static void confirm(struct waiting *this) {
+  uint8_t message[DIGEST + 1];
+  if (this->confirmed) return;
+  this->confirmed = true;
+  memcpy(message, this->proof, DIGEST);
+  message[DIGEST] = '+';
+  send(this->peer, message, sizeof message, MSG_NOSIGNAL);
+}
+
+static void refuse(int peer, const uint8_t proof[DIGEST]) {
+  uint8_t message[DIGEST + 1];
+  memcpy(message, proof, DIGEST);
+  message[DIGEST] = '-';
+  send(peer, message, sizeof message, MSG_NOSIGNAL);
+  close(peer);
+}
+
+/* Its descriptors are somebody else's from now on. */
+static void forget_waiting(struct waiting *this) {
+  watch_remove(&this->watch);
+  by_port[this->from.port] = NULL;
+  *this->previous = this->next;
+  if (this->next) this->next->previous = this->previous;
+  free_later(this);
+}
+
+static void join_by_splicing(struct waiting *this) {
+  struct listener *listener = find_listener(&this->target);
+  if (listener) listener->port = 0; /* until one of its calls is caught again */
+  count(SPLICED);
+  confirm(this);
+  forget_waiting(this);
+  splice_in_python(this->knock, this->peer);
+}
+
+static void knock_heard(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct waiting *this = (struct waiting *)watch;
+  char byte;
+  if (recv(this->knock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) {
+    join_by_splicing(this); /* the application has accepted the knock itself */
+    return;
+  }
+  forget_waiting(this); /* it has closed its listening socket */
+  reset(this->peer);
+  close(this->knock);
+}
+
+static void knock_connected(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct waiting *this = (struct waiting *)watch;
+  if (get_option(this->knock, SOL_SOCKET, SO_ERROR)) {
+    forget_waiting(this);
+    refuse(this->peer, this->proof);
+    close(this->knock);
+    return;
+  }
+  confirm(this);
+  this->deadline = now_ms() + ACCEPT_INTERVAL;
+  this->watch.ready = knock_heard;
+  watch_change(&this->watch, EPOLLIN);
+}
+
+static void knock(int peer, const struct endpoint *target, const struct endpoint *source, const uint8_t proof[DIGEST]) {
+  struct sockaddr_in6 address;
+  socklen_t size = build_address(AF_INET, target, &address);
+  struct waiting *this = find_listener(target) ? calloc(1, sizeof *this) : NULL;
+  int fd = this ? take_fabric_socket() : -1;
+  if (fd >= 0) {
+    set_blocking(fd, false);
+    bool begun = connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
+    if (begun && own_address(fd, &this->from) && !by_port[this->from.port] &&
+        watch_add(&this->watch, fd, EPOLLOUT, knock_connected) == 0) {
+      this->knock = fd;
+      this->peer = peer;
+      this->target = *target;
+      this->source = *source;
+      memcpy(this->proof, proof, DIGEST);
+      this->deadline = now_ms() + KNOCK_LIMIT;
+      this->next = all_waiting;
+      this->previous = &all_waiting;
+      if (all_waiting) all_waiting->previous = &this->next;
+      all_waiting = by_port[this->from.port] = this;
+      return;
+    }
+    close(fd);
+  }
+  free(this);
+  refuse(peer, proof);
+}
+
+static void look_at_waiting(uint64_t now) {
+  for (struct waiting *this = all_waiting, *next; this; this = next) {
+    next = this->next;
+    if (now < this->deadline) continue;
+    if (!this->confirmed) {
+      forget_waiting(this);
+      refuse(this->peer, this->proof);
+      close(this->knock);
+      continue;
+    }
+    const struct listener *listener = find_listener(&this->target);
+    int own = listener ? copy_descriptor(listener->pid, listener->number) : -1;
+    bool in_queue = own >= 0 && socket_cookie(own) == listener->cookie && queue_length(own) > 0;
+    if (own >= 0) close(own);
+    if (in_queue)
+      this->deadline = now + ACCEPT_INTERVAL;
+    else
+      join_by_splicing(this);
+  }
+}
+
+/* --- connections of other nodes, and of strangers ---------------------------------------------------------------------- */
+
+struct dialler {
+  struct watch watch;
+  struct dialler *next, *previous; /* the oldest is first */
+  uint64_t deadline;
+  uint8_t nonce[NONCE], message[PROOF + REQUEST];
+  size_t filled;
+  int fd;
+};
+
+static struct dialler *oldest, *newest;
+static int dialler_count;
+static struct watch listener_watch;
+
+/* Its descriptor is somebody else's from now on. */
+static void forget_dialler(struct dialler *this) {
+  watch_remove(&this->watch);
+  *(this->previous ? &this->previous->next : &oldest) = this->next;
+  *(this->next ? &this->next->previous : &newest) = this->previous;
+  dialler_count--;
+  free_later(this);
+}
+
+static void drop_dialler(struct dialler *this) {
+  forget_dialler(this);
+  reset(this->fd);
+}
+
+static void dialler_said(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct dialler *this = (struct dialler *)watch;
+  ssize_t got = recv(this->fd, this->message + this->filled, sizeof this->message - this->filled, 0);
+  if (got < 0 && errno == EAGAIN) return;
+  if (got <= 0) {
+    drop_dialler(this);
+    return;
+  }
+  this->filled += (size_t)got;
+  if (this->filled < sizeof this->message) return;
+  uint8_t proof[DIGEST];
+  if (!check_proof(this->nonce, this->message, proof)) {
+    drop_dialler(this);
+    return;
+  }
+  struct endpoint ends[2];
+  for (int i = 0; i < 2; i++) {
+    uint32_t ip;
+    uint16_t port;
+    memcpy(&ip, this->message + PROOF + 6 * i, 4);
+    memcpy(&port, this->message + PROOF + 6 * i + 4, 2);
+    ends[i] = v4_endpoint(ntohl(ip), ntohs(port));
+  }
+  forget_dialler(this);
+  knock(this->fd, &ends[0], &ends[1], proof);
+}
+
+static void welcome(int fd) {
+  struct dialler *this = calloc(1, sizeof *this);
+  if (!this || watch_add(&this->watch, fd, EPOLLIN, dialler_said)) {
+    free(this);
+    reset(fd);
+    return;
+  }
+  this->fd = fd;
+  this->deadline = now_ms() + HANDSHAKE_LIMIT;
+  this->previous = newest;
+  *(newest ? &newest->next : &oldest) = this;
+  newest = this;
+  dialler_count++;
+  random_nonce(this->nonce);
+  if (send(fd, this->nonce, NONCE, MSG_NOSIGNAL) != NONCE) drop_dialler(this);
+}
+
+static void accept_diallers(struct watch *watch, uint32_t events) {
+  (void)events;
+  for (int i = 0; i < ACCEPT_BATCH; i++) {
+    int fd = accept4(watch->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (!is_exhausted(errno)) return;
+      if (oldest)
+        drop_dialler(oldest);
+      else
+        watch_change(watch, 0); /* until the next tick */
+      return;
+    }
+    if (dialler_count >= MAX_DIALLERS) drop_dialler(oldest);
+    welcome(fd);
+  }
+}
+
+/* --- calls ---------------------------------------------------------------------------------------------------------------- */
+
+struct blocked { /* a caller that waits for a connection */
+  struct watch watch;   /* of the listening socket */
+  struct watch process; /* readable when the caller's process has ended */
+  struct blocked *next, **previous;
+  struct call call;
+  int own, pidfd, family;
+  uint64_t deadline; /* 0: none */
+};
+
+struct unclaimed { /* accepted for a caller that was interrupted in that moment */
+  struct unclaimed *next;
+  uint64_t listener;
+  int fd;
+  struct endpoint peer;
+};
+
+static struct blocked *all_blocked;
+static struct unclaimed *all_unclaimed;
+static uint64_t next_validation;
+
+static bool take_unclaimed(uint64_t listener, int *fd, struct endpoint *peer) {
+  for (struct unclaimed **at = &all_unclaimed; *at; at = &(*at)->next)
+    if ((*at)->listener == listener) {
+      struct unclaimed *found = *at;
+      *fd = found->fd;
+      *peer = found->peer;
+      *at = found->next;
+      free(found);
+      return true;
+    }
+  return false;
+}
+
+/* The socket that an application gets for one that was in its queue: the same, or what the knock stands for. */
+static int exchange(int own, int fd, struct endpoint *peer) {
+  struct waiting *waiting = is_v4(peer) ? by_port[peer->port] : NULL;
+  if (!waiting || !same_endpoint(&waiting->from, peer)) return fd;
+  struct waiting found = *waiting;
+  confirm(&found);
+  forget_waiting(waiting);
+  close(fd);
+  reset(found.knock);
+  copy_options(own, found.peer); /* what the kernel would have it inherit */
+  set_name(socket_cookie(found.peer), &found.target, &found.source);
+  count(ACCEPTED);
+  *peer = found.source;
+  return found.peer;
+}
+
+/* Give the caller a connection, if there is one. Whether its call is done. */
+static bool accept_now(struct call *call, int own, int family) {
+  struct endpoint peer = {0};
+  uint64_t cookie = socket_cookie(own);
+  int fd;
+  if (!take_unclaimed(cookie, &fd, &peer)) {
+    struct pollfd ready = {.fd = own, .events = POLLIN};
+    if (poll(&ready, 1, 0) <= 0) return false;
+    struct sockaddr_in6 address;
+    socklen_t size = sizeof address;
+    fd = accept4(own, (struct sockaddr *)&address, &size, SOCK_CLOEXEC);
+    if (fd < 0 && errno == EAGAIN) return false;
+    if (fd < 0 && is_exhausted(errno)) { /* ours, not the caller's */
+      let_continue(call);
+      return true;
+    }
+    if (fd < 0) {
+      answer(call, -errno);
+      return true;
+    }
+    parse_address(&address, size, &peer);
+    fd = exchange(own, fd, &peer);
+  }
+  int flags = is_accept4(call) ? (int)argument(call, 3) : 0;
+  set_blocking(fd, !(flags & SOCK_NONBLOCK));
+  int code = write_address(call, family, &peer);
+  if (code) {
+    reset(fd);
+    answer(call, -code);
+    return true;
+  }
+  if (answer_with_descriptor(call, fd, flags & SOCK_CLOEXEC)) {
+    close(fd);
+    return true;
+  }
+  struct unclaimed *kept = malloc(sizeof *kept);
+  if (kept) {
+    *kept = (struct unclaimed){.next = all_unclaimed, .listener = cookie, .fd = fd, .peer = peer};
+    all_unclaimed = kept;
+  } else
+    reset(fd);
+  return true;
+}
+
+static void unblock(struct blocked *this) {
+  watch_remove(&this->watch);
+  watch_remove(&this->process);
+  close(this->own);
+  close(this->pidfd);
+  drop(&this->call);
+  *this->previous = this->next;
+  if (this->next) this->next->previous = this->previous;
+  free_later(this);
+}
+
+static void listener_ready(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct blocked *this = (struct blocked *)watch;
+  if (!is_waited_for(&this->call) || accept_now(&this->call, this->own, this->family)) unblock(this);
+}
+
+static void process_ended(struct watch *watch, uint32_t events) {
+  (void)events;
+  unblock((struct blocked *)((char *)watch - offsetof(struct blocked, process)));
+}
+
+/* Keep a call until there is a connection. Takes the copy of the caller's socket. */
+static void block(struct call *call, int own, int family) {
+  struct blocked *this = calloc(1, sizeof *this);
+  int pidfd = this ? open_process(caller(call)) : -1;
+  if (pidfd < 0 || watch_add(&this->watch, own, EPOLLIN, listener_ready)) {
+    if (pidfd >= 0) close(pidfd);
+    free(this);
+    close(own);
+    let_continue(call);
+    return;
+  }
+  watch_add(&this->process, pidfd, EPOLLIN, process_ended);
+  uint64_t limit = timeout_ms(own, SO_RCVTIMEO);
+  this->call = *call;
+  this->own = own;
+  this->pidfd = pidfd;
+  this->family = family;
+  this->deadline = limit ? now_ms() + limit : 0;
+  this->next = all_blocked;
+  this->previous = &all_blocked;
+  if (all_blocked) all_blocked->previous = &this->next;
+  all_blocked = this;
+}
+
+void handle_accept(struct call *call) {
+  int family, own = copy_descriptor(caller(call), socket_number(call));
+  bool listens = own >= 0 && is_tcp(own, &family) && get_option(own, SOL_SOCKET, SO_ACCEPTCONN) > 0;
+  if (!listens || !note_listener(call, own))
+    let_continue(call);
+  else if (!accept_now(call, own, family)) {
+    if (!(fcntl(own, F_GETFL) & O_NONBLOCK)) {
+      block(call, own, family);
+      return;
+    }
+    answer(call, -EAGAIN);
+  }
+  if (own >= 0) close(own);
+}
+
+static void look_at_blocked(uint64_t now) {
+  bool validate = now >= next_validation;
+  if (validate) next_validation = now + VALID_INTERVAL;
+  for (struct blocked *this = all_blocked, *next; this; this = next) {
+    next = this->next;
+    if (this->deadline && now >= this->deadline) {
+      answer(&this->call, -EAGAIN);
+      unblock(this);
+    } else if (validate && !is_waited_for(&this->call))
+      unblock(this); /* our copy of its socket would keep the port open */
+  }
+}
+
+void accepting_init(void) {
+  watch_add(&fabric, node.fabric_sockets, EPOLLIN, receive_socket);
+  watch_add(&listener_watch, node.listener, EPOLLIN, accept_diallers);
+  ask_for_sockets();
+}
+
+void accepting_tick(uint64_t now) {
+  while (oldest && now >= oldest->deadline) drop_dialler(oldest);
+  if (listener_watch.fd >= 0) watch_change(&listener_watch, EPOLLIN);
+  look_at_waiting(now);
+  look_at_blocked(now);
+}

@@ -1,0 +1,420 @@
+/* connect(2) of pods, and the addresses that they see.
+ *
+ * A connection that leaves the node is made by a socket of the host, which takes the place of the pod's own. One to the
+ * outside is connected straight away. One to a pod goes to the agent of its node, which is told which pod and port are
+ * wanted; after its YES every byte belongs to the two pods. Whatever does not succeed is left to the general path. */
+#include "sockets.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+  PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
+  ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
+  MAX_PEERS = 4096,       /* larger than any index of a node */
+  REQUEST = 12,           /* address and port of the pod that is wanted, and of the one that wants it */
+  MAX_UNANSWERED = 64,
+};
+enum path { LOCAL, BY_GENERAL_PATH, TO_OUTSIDE, TO_POD };
+enum stage { ADDRESS, OUTSIDE_CONNECT, PEER_CONNECT, PEER_NONCE, PEER_ANSWER };
+
+struct connecting {
+  struct watch watch; /* of the host's socket */
+  struct connecting *next, **previous;
+  struct call call;
+  enum stage stage;
+  uint64_t deadline; /* 0: none */
+  int fd;            /* the host's socket */
+  int family, nodelay;
+  bool blocking, cloexec;
+  uint32_t pod;               /* the caller's own address */
+  struct endpoint wanted;     /* what it asked for */
+  struct endpoint target;     /* the pod behind that */
+  uint8_t buffer[DIGEST + 1]; /* what has been received of a step */
+  size_t filled;
+  uint8_t expected[DIGEST];
+};
+
+static struct peer {
+  uint32_t ip;
+  uint16_t port; /* 0: not known */
+  uint64_t asked, known;
+} peers[MAX_PEERS];
+
+static struct connecting *all;
+static struct {
+  uint64_t cookie;
+  int answer;
+} unanswered[MAX_UNANSWERED]; /* sockets that were replaced for callers that a signal interrupted in that moment */
+static unsigned next_unanswered;
+
+/* The table of Services: sorted by address and port, see services.py. */
+static const struct service {
+  uint32_t ip;
+  uint16_t port, count;
+  uint32_t first;
+} *services;
+static const struct backend {
+  uint32_t ip;
+  uint16_t port, unused;
+} *backends;
+static size_t services_count, backends_count, services_size;
+
+void services_changed(int fd) {
+  struct stat about;
+  if (services) munmap((void *)(uintptr_t)services, services_size);
+  services = NULL;
+  services_count = 0;
+  if (fstat(fd, &about) == 0 && about.st_size >= (off_t)sizeof *services) {
+    services_size = (size_t)about.st_size;
+    void *map = mmap(NULL, services_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (map != MAP_FAILED) {
+      services = map; /* the first entry says how many there are */
+      services_count = services->first;
+      backends = (const void *)(services + 1 + services_count);
+      backends_count = (services_size - (1 + services_count) * sizeof *services) / sizeof *backends;
+    }
+  }
+  close(fd);
+}
+
+static int compare_services(const void *wanted, const void *entry) {
+  const struct service *one = wanted, *other = entry;
+  if (one->ip != other->ip) return one->ip < other->ip ? -1 : 1;
+  return (one->port > other->port) - (one->port < other->port);
+}
+
+static enum path choose_backend(struct endpoint *target) {
+  struct service wanted = {.ip = v4(target), .port = target->port};
+  const struct service *found =
+      services_count ? bsearch(&wanted, services + 1, services_count, sizeof *services, compare_services) : NULL;
+  if (!found || !found->count || found->first + found->count > backends_count) return BY_GENERAL_PATH;
+  const struct backend *backend = &backends[found->first + (uint32_t)random() % found->count];
+  if (!within(&node.pods, backend->ip)) return BY_GENERAL_PATH; /* the API is no pod */
+  *target = v4_endpoint(backend->ip, backend->port);
+  return TO_POD;
+}
+
+/* The path to an address. The pod behind a Service takes the Service's place. */
+static enum path choose_path(struct endpoint *target) {
+  const struct in6_addr *ip = &target->ip;
+  if (!is_v4(target))
+    return IN6_IS_ADDR_LOOPBACK(ip) || IN6_IS_ADDR_LINKLOCAL(ip) || IN6_IS_ADDR_UNSPECIFIED(ip) ||
+                   IN6_IS_ADDR_MULTICAST(ip) || IN6_IS_ADDR_V4COMPAT(ip)
+               ? LOCAL
+               : TO_OUTSIDE;
+  uint32_t address = v4(target);
+  if (within(&node.services, address)) return choose_backend(target);
+  if (within(&node.own_pods, address)) return LOCAL;
+  if (within(&node.pods, address)) return TO_POD;
+  if (within(&node.nodes, address)) return address == node.nodes.first + node.index + 1 ? LOCAL : BY_GENERAL_PATH;
+  bool own = address >> 24 == 127 || address >> 24 == 0 || address >> 16 == 0xa9fe || address >> 28 >= 0xe;
+  return own ? LOCAL : TO_OUTSIDE; /* the host's own loopback and link-local networks are not the pods' */
+}
+
+/* --- the end of an attempt ---------------------------------------------------------------------------------------- */
+
+static void finish(struct connecting *this) {
+  watch_remove(&this->watch);
+  if (this->fd >= 0) close(this->fd);
+  drop(&this->call);
+  *this->previous = this->next;
+  if (this->next) this->next->previous = this->previous;
+  free_later(this);
+}
+
+static void take_general_path(struct connecting *this) {
+  count(GENERAL);
+  let_continue(&this->call);
+  finish(this);
+}
+
+static void fail(struct connecting *this, int code) {
+  answer(&this->call, -code);
+  finish(this);
+}
+
+/* Put the host's socket in its place, and answer the call. */
+static void put(struct connecting *this, int result, enum counter counter) {
+  struct endpoint local = v4_endpoint(this->pod, 0), real;
+  if (own_address(this->fd, &real)) local.port = real.port;
+  uint64_t cookie = socket_cookie(this->fd);
+  set_name(cookie, &local, &this->wanted);
+  set_blocking(this->fd, this->blocking);
+  if (replace_descriptor(&this->call, this->fd, this->cloexec, result)) {
+    count(counter);
+    if (!answer(&this->call, result)) {
+      unanswered[next_unanswered % MAX_UNANSWERED].cookie = cookie;
+      unanswered[next_unanswered++ % MAX_UNANSWERED].answer = result;
+    }
+  }
+  finish(this);
+}
+
+/* --- to the outside ------------------------------------------------------------------------------------------------ */
+
+static void outside_connected(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct connecting *this = (struct connecting *)watch;
+  int code = get_option(this->fd, SOL_SOCKET, SO_ERROR);
+  if (code)
+    fail(this, code > 0 ? code : ECONNABORTED);
+  else
+    put(this, 0, OUTSIDE);
+}
+
+static void connect_outside(struct connecting *this) {
+  struct sockaddr_in6 address;
+  socklen_t size = build_address(this->family, &this->wanted, &address);
+  this->stage = OUTSIDE_CONNECT;
+  if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
+    put(this, 0, OUTSIDE);
+  else if (errno != EINPROGRESS)
+    fail(this, errno);
+  else if (!this->blocking)
+    put(this, -EINPROGRESS, OUTSIDE);
+  else {
+    uint64_t limit = timeout_ms(this->fd, SO_SNDTIMEO);
+    this->deadline = limit ? now_ms() + limit : 0;
+    if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected)) fail(this, ENOBUFS);
+  }
+}
+
+/* --- to a pod ------------------------------------------------------------------------------------------------------- */
+
+static uint32_t owner(const struct endpoint *pod) { return (v4(pod) - node.pods.first) >> 8; }
+
+static void forget_peer(const struct connecting *this) {
+  peers[owner(&this->target)].port = 0;
+  peers[owner(&this->target)].asked = 0;
+}
+
+/* Receive exactly so many bytes of a step: those that follow belong to the pods. Whether they are there. */
+static bool receive_step(struct connecting *this, size_t size) {
+  while (this->filled < size) {
+    ssize_t got = recv(this->fd, this->buffer + this->filled, size - this->filled, 0);
+    if (got < 0 && errno == EAGAIN) return false;
+    if (got <= 0) {
+      forget_peer(this);
+      take_general_path(this);
+      return false;
+    }
+    this->filled += (size_t)got;
+  }
+  this->filled = 0;
+  return true;
+}
+
+static void send_request(struct connecting *this, const struct peer *peer) {
+  struct endpoint own;
+  uint8_t message[PROOF + REQUEST];
+  dialler_proof(this->buffer, owner(&this->target), peer->ip, peer->port, message, this->expected);
+  own_address(this->fd, &own);
+  uint32_t ips[] = {htonl(v4(&this->target)), htonl(this->pod)};
+  uint16_t ports[] = {htons(this->target.port), htons(own.port)};
+  for (int i = 0; i < 2; i++) {
+    memcpy(message + PROOF + 6 * i, &ips[i], 4);
+    memcpy(message + PROOF + 6 * i + 4, &ports[i], 2);
+  }
+  this->stage = PEER_ANSWER;
+  if (send(this->fd, message, sizeof message, MSG_NOSIGNAL) != sizeof message) take_general_path(this);
+}
+
+static void peer_ready(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct connecting *this = (struct connecting *)watch;
+  const struct peer *peer = &peers[owner(&this->target)];
+  switch (this->stage) {
+    case PEER_CONNECT:
+      if (get_option(this->fd, SOL_SOCKET, SO_ERROR)) {
+        forget_peer(this);
+        take_general_path(this);
+        return;
+      }
+      this->stage = PEER_NONCE;
+      watch_change(&this->watch, EPOLLIN);
+      return;
+    case PEER_NONCE:
+      if (receive_step(this, NONCE)) send_request(this, peer);
+      return;
+    case PEER_ANSWER:
+      if (!receive_step(this, DIGEST + 1)) return;
+      if (!same_digest(this->buffer, this->expected) || this->buffer[DIGEST] != '+') {
+        take_general_path(this);
+        return;
+      }
+      set_nodelay(this->fd, this->nodelay);
+      put(this, this->blocking ? 0 : -EINPROGRESS, PODS);
+      return;
+    default: return;
+  }
+}
+
+static void dial_peer(struct connecting *this, const struct peer *peer) {
+  struct endpoint endpoint = v4_endpoint(peer->ip, peer->port);
+  struct sockaddr_in6 address;
+  socklen_t size = build_address(this->family, &endpoint, &address);
+  this->stage = PEER_CONNECT;
+  this->nodelay = get_option(this->fd, IPPROTO_TCP, TCP_NODELAY);
+  set_nodelay(this->fd, 1);
+  if (connect(this->fd, (struct sockaddr *)&address, size) && errno != EINPROGRESS) {
+    forget_peer(this);
+    take_general_path(this);
+  } else if (watch_add(&this->watch, this->fd, EPOLLOUT, peer_ready))
+    take_general_path(this);
+}
+
+static void connect_pod(struct connecting *this) {
+  uint32_t index = owner(&this->target);
+  this->stage = ADDRESS;
+  this->deadline = now_ms() + PEER_LIMIT;
+  if (index >= MAX_PEERS) {
+    take_general_path(this);
+    return;
+  }
+  struct peer *peer = &peers[index];
+  if (!peer->port || now_ms() > peer->known + ADDRESS_LIMIT)
+    if (now_ms() > peer->asked + PEER_LIMIT) {
+      peer->asked = now_ms();
+      want_peer(index);
+    }
+  if (peer->port) dial_peer(this, peer);
+}
+
+void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
+  if (index >= MAX_PEERS) return;
+  peers[index] = (struct peer){.ip = ip, .port = port, .asked = peers[index].asked, .known = now_ms()};
+  for (struct connecting *this = all, *next; this; this = next) {
+    next = this->next;
+    if (this->stage != ADDRESS || owner(&this->target) != index) continue;
+    if (port)
+      dial_peer(this, &peers[index]);
+    else
+      take_general_path(this);
+  }
+}
+
+/* --- calls ----------------------------------------------------------------------------------------------------------- */
+
+/* Answer for a socket that is one of the host's already, unless it may be connected once more. */
+static bool is_connected(struct call *call, int own) {
+  uint64_t cookie = socket_cookie(own);
+  if (call->slot->planned != NO_ANSWER) { /* an earlier server was killed before it could answer */
+    answer(call, call->slot->planned);
+    return true;
+  }
+  for (int i = 0; i < MAX_UNANSWERED; i++)
+    if (unanswered[i].cookie == cookie) {
+      unanswered[i].cookie = 0;
+      answer(call, unanswered[i].answer);
+      return true;
+    }
+  int state = tcp_state(own);
+  if (state == TCP_CLOSE) return false;
+  answer(call, state == TCP_SYN_SENT ? -EALREADY : -EISCONN);
+  return true;
+}
+
+/* Begin a native connection, if the caller's socket can be replaced without a difference for the application. */
+static bool begin(struct call *call, int own, bool native, const struct connecting *about, enum path path) {
+  struct endpoint bound;
+  if (!native && (!own_address(own, &bound) || bound.port)) return false;
+  int flags = descriptor_flags(caller(call), socket_number(call));
+  if (flags < 0 || flags & O_ASYNC || !can_be_copied(own) || is_shared(caller(call), socket_number(call), own))
+    return false;
+  struct connecting *this = malloc(sizeof *this);
+  int fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (!this || fd < 0 || !copy_options(own, fd)) {
+    if (fd >= 0) close(fd);
+    free(this);
+    return false;
+  }
+  *this = *about;
+  this->call = *call;
+  this->fd = fd;
+  this->watch.fd = -1;
+  this->blocking = !(flags & O_NONBLOCK);
+  this->cloexec = flags & O_CLOEXEC;
+  this->next = all;
+  this->previous = &all;
+  if (all) all->previous = &this->next;
+  all = this;
+  if (path == TO_POD)
+    connect_pod(this);
+  else
+    connect_outside(this);
+  return true;
+}
+
+static void connect_socket(struct call *call, int own, int family, const void *address, size_t size) {
+  bool native = netns_cookie(own) == host_netns;
+  if (native && is_connected(call, own)) return;
+  struct connecting about = {.family = family};
+  sa_family_t named;
+  memcpy(&named, address, sizeof named);
+  enum path path = LOCAL;
+  if (named == family && parse_address(address, size, &about.wanted)) {
+    about.target = about.wanted;
+    path = choose_path(&about.target);
+  }
+  if (path == TO_OUTSIDE || path == TO_POD) {
+    about.pod = native ? local_address_in(caller(call), &node.own_pods) : pod_of(caller(call), netns_cookie(own));
+    if (about.pod && begin(call, own, native, &about, path)) return;
+  }
+  if (native) { /* it must not reach the host's own addresses */
+    answer(call, -ECONNABORTED);
+    return;
+  }
+  if (path != LOCAL) count(GENERAL);
+  let_continue(call);
+}
+
+void handle_connect(struct call *call) {
+  uint8_t address[sizeof(struct sockaddr_in6)];
+  size_t size = (uint32_t)argument(call, 2) < sizeof address ? (uint32_t)argument(call, 2) : sizeof address;
+  sa_family_t family = AF_UNIX;
+  if (size >= sizeof family && read_memory(caller(call), argument(call, 1), address, size))
+    memcpy(&family, address, sizeof family);
+  int own = family == AF_INET || family == AF_INET6 || family == AF_UNSPEC
+                ? copy_descriptor(caller(call), socket_number(call))
+                : -1;
+  int own_family;
+  if (own >= 0 && is_tcp(own, &own_family))
+    connect_socket(call, own, own_family, address, size);
+  else
+    let_continue(call);
+  if (own >= 0) close(own);
+}
+
+void handle_name(struct call *call, bool peer) {
+  int family, own = copy_descriptor(caller(call), socket_number(call));
+  const struct name *name = NULL;
+  if (own >= 0 && is_tcp(own, &family) && netns_cookie(own) == host_netns) {
+    int state = tcp_state(own);
+    if (state != TCP_CLOSE && (!peer || state != TCP_SYN_SENT)) name = find_name(socket_cookie(own));
+  }
+  if (own >= 0) close(own);
+  if (name)
+    answer(call, -write_address(call, family, peer ? &name->peer : &name->local));
+  else
+    let_continue(call);
+}
+
+void connecting_tick(uint64_t now) {
+  for (struct connecting *this = all, *next; this; this = next) {
+    next = this->next;
+    if (!this->deadline || now < this->deadline) continue;
+    if (this->stage == OUTSIDE_CONNECT)
+      put(this, -EINPROGRESS, OUTSIDE);
+    else
+      take_general_path(this);
+  }
+}

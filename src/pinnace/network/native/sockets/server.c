@@ -1,0 +1,107 @@
+/* The server: what it is told by Python, and its loop. See ../server.py for the other end of the control socket. */
+#include "sockets.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { PODS_KNOWN = 4096, MAX_RIGHTS = 2 };
+enum kind { NOTIFICATIONS = 'N', PEER = 'P', SERVICES = 'S', WANT = 'W', JOIN = 'J' };
+
+struct message {
+  uint8_t kind, unused[3];
+  uint32_t number; /* a key, or the index of a node */
+  uint32_t ip;
+  uint32_t port;
+};
+
+struct node node;
+uint64_t host_netns;
+
+static struct {
+  uint64_t netns;
+  uint32_t ip;
+} pods[PODS_KNOWN];
+
+uint32_t pod_of(pid_t pid, uint64_t netns) {
+  if (pods[netns % PODS_KNOWN].netns != netns) {
+    pods[netns % PODS_KNOWN].netns = netns;
+    pods[netns % PODS_KNOWN].ip = local_address_in(pid, &node.own_pods);
+  }
+  return pods[netns % PODS_KNOWN].ip;
+}
+
+static void tell(struct message about, const int *descriptors, size_t count) {
+  char control[CMSG_SPACE(MAX_RIGHTS * sizeof(int))] = {0};
+  struct iovec data = {&about, sizeof about};
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+  if (count) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    *rights = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof(int))};
+    memcpy(CMSG_DATA(rights), descriptors, count * sizeof(int));
+  }
+  sendmsg(node.control, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void want_peer(uint32_t index) { tell((struct message){.kind = WANT, .number = index}, NULL, 0); }
+
+void splice_in_python(int one, int other) {
+  int both[] = {one, other};
+  tell((struct message){.kind = JOIN}, both, 2);
+  close(one);
+  close(other);
+}
+
+static void obey(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct message about = {0};
+  char control[CMSG_SPACE(sizeof(int))];
+  struct iovec data = {&about, sizeof about};
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  if (recvmsg(watch->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != sizeof about) return;
+  struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+  int fd = -1;
+  if (rights && rights->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+  switch (about.kind) {
+    case NOTIFICATIONS:
+      if (fd >= 0) source_add(about.number, fd);
+      break;
+    case PEER: peer_found(about.number, about.ip, (uint16_t)about.port); break;
+    case SERVICES:
+      if (fd >= 0) services_changed(fd);
+      break;
+    default: break;
+  }
+}
+
+static void tick(uint64_t now) {
+  connecting_tick(now);
+  accepting_tick(now);
+}
+
+const char *const source_checksum = SOURCE_CHECKSUM; /* see c_library.py */
+
+size_t memory_size(void) { return sizeof(struct memory); }
+
+/* Serve for ever. ``shared`` is memory_size bytes that outlive this process. */
+void serve(struct memory *shared, const struct node *about) {
+  static struct watch control;
+  int own = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  host_netns = netns_cookie(own);
+  close(own);
+  memory = shared;
+  node = *about;
+  srandom((unsigned)now_ms());
+  signal(SIGPIPE, SIG_IGN);
+  loop_init();
+  calls_init();
+  accepting_init();
+  watch_add(&control, node.control, EPOLLIN, obey);
+  loop_run(tick);
+}

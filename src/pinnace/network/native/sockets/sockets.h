@@ -1,0 +1,165 @@
+/* The server of native sockets: what its parts know of each other. See __init__.py of this package for what it does. */
+#pragma once
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* --- loop.c: events and time ------------------------------------------------------------------------------------- */
+
+/* A descriptor that is watched. It is the first member of what it belongs to. */
+struct watch {
+  int fd; /* -1: not watched any more */
+  void (*ready)(struct watch *, uint32_t events);
+};
+
+void loop_init(void);
+int watch_add(struct watch *, int fd, uint32_t events, void (*ready)(struct watch *, uint32_t events));
+void watch_change(struct watch *, uint32_t events);
+void watch_remove(struct watch *); /* does not close the descriptor */
+void free_later(void *);           /* after the events at hand: one of them may still point to it */
+uint64_t now_ms(void);
+void loop_run(void (*tick)(uint64_t now)); /* for ever; calls tick at least ten times a second */
+
+/* --- address.c: addresses ---------------------------------------------------------------------------------------- */
+
+struct endpoint {
+  struct in6_addr ip; /* an address of IPv4 is mapped */
+  uint16_t port;      /* in the host's order */
+};
+
+struct network {
+  uint32_t first, last; /* IPv4, in the host's order */
+};
+
+bool is_v4(const struct endpoint *);
+uint32_t v4(const struct endpoint *); /* in the host's order */
+struct endpoint v4_endpoint(uint32_t ip, uint16_t port);
+bool same_endpoint(const struct endpoint *, const struct endpoint *);
+bool within(const struct network *, uint32_t ip);
+bool parse_address(const void *address, size_t size, struct endpoint *);              /* either family, without scope */
+socklen_t build_address(int family, const struct endpoint *, struct sockaddr_in6 *); /* for a socket of that family */
+bool own_address(int fd, struct endpoint *);
+bool peer_address(int fd, struct endpoint *);
+
+/* --- target.c: the process that called --------------------------------------------------------------------------- */
+
+bool read_memory(pid_t, uint64_t address, void *, size_t);
+bool write_memory(pid_t, uint64_t address, const void *, size_t);
+int open_process(pid_t thread);             /* a pidfd, or -1 */
+int copy_descriptor(pid_t, int number);     /* or -1 */
+int descriptor_flags(pid_t, int number);    /* of open(2), with O_CLOEXEC; or -1 */
+bool is_shared(pid_t, int number, int own); /* by a second descriptor, or by an epoll set */
+uint32_t local_address_in(pid_t, const struct network *); /* of its network namespace; 0 if there is none */
+
+/* --- options.c: sockets and their options ------------------------------------------------------------------------- */
+
+int get_option(int fd, int level, int name); /* -1 if it fails */
+bool is_tcp(int fd, int *family);
+int tcp_state(int fd);
+uint32_t queue_length(int listener);
+uint64_t socket_cookie(int fd); /* no other socket has it, as long as the machine runs */
+uint64_t netns_cookie(int fd);
+uint64_t timeout_ms(int fd, int option); /* SO_RCVTIMEO or SO_SNDTIMEO; 0: none */
+bool can_be_copied(int fd);
+bool copy_options(int from, int to);
+void set_blocking(int fd, bool blocking);
+void set_nodelay(int fd, int value);
+void reset(int fd); /* close with a reset */
+
+/* --- memory.c: what outlives the server ---------------------------------------------------------------------------- */
+
+enum { MAX_CALLS = 4096, MAX_NAMES = 1 << 16, WAYS = 8, NO_ANSWER = INT32_MIN };
+enum counter { OUTSIDE, PODS, ACCEPTED, GENERAL, SPLICED, COUNTERS };
+
+struct slot { /* a call in hand */
+  uint32_t key; /* of the source it came from; 0: free */
+  int32_t planned;
+  struct seccomp_notif about;
+};
+
+struct name { /* the addresses of a socket as its application sees them */
+  uint64_t cookie;
+  struct endpoint local, peer;
+};
+
+struct memory {
+  uint64_t counters[COUNTERS];
+  uint64_t turn;
+  struct slot slots[MAX_CALLS];
+  struct name names[MAX_NAMES];
+};
+
+extern struct memory *memory;
+void count(enum counter);
+void set_name(uint64_t cookie, const struct endpoint *local, const struct endpoint *peer);
+struct name *find_name(uint64_t cookie);
+
+/* --- notify.c: calls in hand and answers to them ------------------------------------------------------------------ */
+
+struct source; /* a descriptor of notifications */
+
+struct call { /* each is answered once */
+  struct source *source;
+  struct slot *slot;
+};
+
+void calls_init(void);
+void source_add(uint32_t key, int fd);
+pid_t caller(const struct call *);
+uint64_t argument(const struct call *, int number);
+int socket_number(const struct call *);
+bool is_accept4(const struct call *);
+bool is_waited_for(const struct call *);
+bool let_continue(struct call *);
+bool answer(struct call *, int value); /* a negative one is an errno; false if nobody waits any more */
+bool answer_with_descriptor(struct call *, int fd, bool cloexec);
+bool replace_descriptor(struct call *, int fd, bool cloexec, int answer_that_follows);
+void drop(struct call *);
+int write_address(const struct call *, int family, const struct endpoint *); /* 0, or an errno */
+
+/* --- sha256.c, handshake.c: the proofs of network/handshake.py ---------------------------------------------------- */
+
+enum { DIGEST = 32, NONCE = 32, PROOF = 4 + NONCE + DIGEST };
+void hmac_sha256(const uint8_t *key, size_t key_size, const uint8_t *data, size_t size, uint8_t digest[DIGEST]);
+void random_nonce(uint8_t nonce[NONCE]);
+/* What the dialler sends after the listener's nonce, and what it expects then. */
+void dialler_proof(const uint8_t nonce[NONCE], uint32_t node, uint32_t ip, uint16_t port, uint8_t proof[PROOF],
+                   uint8_t expected[DIGEST]);
+/* Whether a dialler's proof is right for our own listener, and how we prove ourselves. */
+bool check_proof(const uint8_t nonce[NONCE], const uint8_t proof[PROOF], uint8_t own[DIGEST]);
+bool same_digest(const uint8_t *, const uint8_t *);
+
+/* --- server.c ------------------------------------------------------------------------------------------------------ */
+
+struct node { /* what Python says of this node; see server.py */
+  uint32_t index, last_index;
+  uint32_t address; /* of the host, IPv4, in its own order */
+  uint32_t port;    /* of the listener */
+  struct network nodes, pods, services, own_pods;
+  uint8_t key[DIGEST];
+  int listener, control, fabric_sockets;
+};
+
+extern struct node node;
+extern uint64_t host_netns;
+void want_peer(uint32_t index);
+void splice_in_python(int one, int other); /* takes both descriptors */
+uint32_t pod_of(pid_t, uint64_t netns);    /* the address of the pod that a network namespace belongs to, or 0 */
+
+/* --- connecting.c --------------------------------------------------------------------------------------------------- */
+
+void handle_connect(struct call *);
+void handle_name(struct call *, bool peer);
+void peer_found(uint32_t index, uint32_t ip, uint16_t port); /* port 0: there is none */
+void services_changed(int table);                            /* a descriptor, see services.py */
+void connecting_tick(uint64_t now);
+
+/* --- accepting.c ---------------------------------------------------------------------------------------------------- */
+
+void accepting_init(void);
+void handle_listen(struct call *);
+void handle_accept(struct call *);
+void accepting_tick(uint64_t now);

@@ -1,0 +1,133 @@
+/* The process that called: its memory, its descriptors, its network. The owner of a user namespace may see all this. */
+#include "sockets.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD O_EXCL /* from Linux 6.9; older kernels take the first thread of a process alone */
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+#define EPOLL_LINK "anon_inode:[eventpoll]"
+
+bool read_memory(pid_t pid, uint64_t address, void *buffer, size_t size) {
+  struct iovec local = {buffer, size}, remote = {(void *)(uintptr_t)address, size};
+  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
+}
+
+bool write_memory(pid_t pid, uint64_t address, const void *buffer, size_t size) {
+  struct iovec local = {(void *)(uintptr_t)buffer, size}, remote = {(void *)(uintptr_t)address, size};
+  return process_vm_writev(pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
+}
+
+static int open_proc(pid_t pid, const char *what, int number, int flags) {
+  char path[64];
+  if (number < 0)
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, what);
+  else
+    snprintf(path, sizeof path, "/proc/%d/%s/%d", pid, what, number);
+  return open(path, flags | O_RDONLY | O_CLOEXEC);
+}
+
+static ssize_t read_proc(pid_t pid, const char *what, int number, char *buffer, size_t room) {
+  int fd = open_proc(pid, what, number, 0);
+  if (fd < 0) return -1;
+  size_t size = 0;
+  ssize_t got;
+  while (size < room - 1 && (got = read(fd, buffer + size, room - 1 - size)) > 0) size += (size_t)got;
+  close(fd);
+  buffer[size] = 0;
+  return (ssize_t)size;
+}
+
+static pid_t process_of(pid_t thread) {
+  char text[2048];
+  if (read_proc(thread, "status", -1, text, sizeof text) < 0) return -1;
+  const char *line = strstr(text, "\nTgid:");
+  return line ? (pid_t)strtol(line + 6, NULL, 10) : -1;
+}
+
+int open_process(pid_t thread) {
+  int fd = (int)syscall(SYS_pidfd_open, thread, PIDFD_THREAD);
+  if (fd < 0 && (errno == EINVAL || errno == ENOENT)) fd = (int)syscall(SYS_pidfd_open, thread, 0);
+  if (fd < 0 && (errno == EINVAL || errno == ENOENT)) fd = (int)syscall(SYS_pidfd_open, process_of(thread), 0);
+  return fd;
+}
+
+int copy_descriptor(pid_t pid, int number) {
+  int process = open_process(pid);
+  if (process < 0) return -1;
+  int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+  close(process);
+  return fd;
+}
+
+int descriptor_flags(pid_t pid, int number) {
+  char text[256];
+  if (read_proc(pid, "fdinfo", number, text, sizeof text) < 0) return -1;
+  const char *flags = strstr(text, "flags:");
+  return flags ? (int)strtol(flags + 6, NULL, 8) : -1;
+}
+
+static bool is_in_epoll(pid_t pid, int epoll, int number) {
+  struct kcmp_epoll_slot slot = {.efd = (uint32_t)epoll, .tfd = (uint32_t)number};
+  long result = syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, number, &slot);
+  if (result >= 0) return result == 0;
+  if (errno == ENOENT) return false;
+  char text[1 << 16], wanted[32]; /* a kernel without kcmp(2) */
+  ssize_t size = read_proc(pid, "fdinfo", epoll, text, sizeof text);
+  snprintf(wanted, sizeof wanted, "tfd: %8d ", number);
+  return size < 0 || size == sizeof text - 1 || strstr(text, wanted);
+}
+
+bool is_shared(pid_t pid, int number, int own) {
+  struct stat about;
+  char link[64], target[64];
+  if (fstat(own, &about)) return true;
+  snprintf(link, sizeof link, "socket:[%llu]", (unsigned long long)about.st_ino);
+  int fd = open_proc(pid, "fd", -1, O_DIRECTORY);
+  DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+  if (!directory) {
+    if (fd >= 0) close(fd);
+    return true;
+  }
+  bool shared = false;
+  for (struct dirent *entry; !shared && (entry = readdir(directory));) {
+    ssize_t size = readlinkat(fd, entry->d_name, target, sizeof target - 1);
+    if (size < 0) continue;
+    target[size] = 0;
+    int other = (int)strtol(entry->d_name, NULL, 10);
+    shared = (strcmp(target, link) == 0 && other != number) ||
+             (strcmp(target, EPOLL_LINK) == 0 && is_in_epoll(pid, other, number));
+  }
+  closedir(directory);
+  return shared;
+}
+
+uint32_t local_address_in(pid_t pid, const struct network *network) {
+  static char text[1 << 18];
+  if (read_proc(pid, "net/fib_trie", -1, text, sizeof text) < 0) return 0;
+  for (char *line = text; (line = strstr(line, "/32 host LOCAL"));) { /* the address is on the line before */
+    *line++ = 0;
+    char *address = strrchr(text, '-');
+    struct in_addr ip;
+    char word[INET_ADDRSTRLEN] = "";
+    if (address && sscanf(address, "- %15[0-9.]", word) == 1 && inet_pton(AF_INET, word, &ip) == 1 &&
+        within(network, ntohl(ip.s_addr)))
+      return ntohl(ip.s_addr);
+    *(line - 1) = '/';
+  }
+  return 0;
+}
