@@ -13,7 +13,7 @@ from testbed.images import debs
 from testbed.images.cache import Built, Cache
 from testbed.images.commands import CommandError
 from testbed.images.compiling import compile_program, toolchain
-from testbed.images.golang import GoProgram, add_from_modules, go_version
+from testbed.images.golang import GoProgram, GoSource, add_from_modules, go_version
 from testbed.images.oci import Layer, make_image, write_layer, write_layout
 from testbed.images.recipes import RECIPES, find
 from testbed.images.rootfs import applet_links, assemble, unpack, write_tar
@@ -100,7 +100,7 @@ def build(recipe: Recipe, packages: list[list[debs.Package]], *, cache: Cache, w
     inputs = [f"{package.name}={package.version}" for layer in packages for package in layer]
     if any(layer.programs for layer in recipe.layers):
         inputs += toolchain()
-    if any(isinstance(wanted, GoProgram) for layer in recipe.layers for wanted in layer.modules):
+    if any(isinstance(wanted, GoProgram | GoSource) for layer in recipe.layers for wanted in layer.modules):
         inputs.append(go_version())
     key = recipe_key(recipe)
     known = state(recipe, cache=cache)

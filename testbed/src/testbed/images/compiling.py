@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "compile_program", "toolchain"]
 
-NEEDED = ("gcc", "libc6-dev")
+NEEDED = ("gcc", "libc6-dev", "musl-tools")
 # No names of temporary files, and no build id that would differ with them.
 REPRODUCIBLE = ("-static", "-s", "-Wall", "-Wextra", "-Werror", "-Wl,--build-id=none")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program of one C file."""
+    """A program of one C file. ``compiler`` is ``musl-gcc`` for one with that library in it instead of glibc."""
 
     path: str
     source: str
     flags: tuple[str, ...]
+    compiler: str = "gcc"
 
 
 def toolchain() -> list[str]:
@@ -38,18 +39,19 @@ def toolchain() -> list[str]:
         run(
             ["apt-get", "--yes", "--quiet=2", "--no-install-recommends", "install", *NEEDED],
             seconds=900,
-            hint=f"Install {' and '.join(NEEDED)} as root.",
+            hint=f"Install {', '.join(NEEDED)} as root.",
         )
         return versions()
 
 
 def versions() -> list[str]:
-    packages = run(["dpkg-query", "--show", "--showformat=${Package}=${Version}\n", "binutils", "libc6-dev"]).split()
+    names = ["binutils", "libc6-dev", "musl-dev", "musl-tools"]
+    packages = run(["dpkg-query", "--show", "--showformat=${Package}=${Version}\n", *names]).split()
     return [f"gcc={run(['gcc', '--version']).splitlines()[0]}", *packages]
 
 
 def compile_program(program: Program, *, work: Path) -> Entry:
     """Return the compiled program as an entry; the compiler sees relative names only."""
     (work / "program.c").write_text(program.source)
-    run(["gcc", *program.flags, *REPRODUCIBLE, "-o", "program", "program.c"], cwd=work)
+    run([program.compiler, *program.flags, *REPRODUCIBLE, "-o", "program", "program.c"], cwd=work)
     return Entry(path=program.path, kind=Kind.FILE, mode=0o755, content=(work / "program").read_bytes())

@@ -1,4 +1,4 @@
-"""Upstream's own Go programs in the images, built from the Go module proxy, and other files of their modules.
+"""Go programs in the images: upstream's own, built from the Go module proxy, files of their modules, and our own.
 
 A lock in ``locks/`` is a Go module of nothing but a ``go.mod`` and a ``go.sum``: they pin every source file, and the
 build may not change them. With ``-trimpath`` and without C, the same Go gives the same bytes.
@@ -15,7 +15,7 @@ from pathlib import Path
 from testbed.images.commands import run
 from testbed.images.entries import Entry, Kind
 
-__all__ = ["GoFile", "GoProgram", "Lock", "add_from_modules", "go_version", "read_lock"]
+__all__ = ["GoFile", "GoProgram", "GoSource", "Lock", "add_from_modules", "go_version", "read_lock"]
 
 LOCKS = Path(__file__).parent / "locks"
 SECONDS = 1800  # agnhost from nothing takes some minutes on two cores
@@ -59,6 +59,16 @@ class GoFile:
     lock: Lock
 
 
+@dataclass(frozen=True, kw_only=True)
+class GoSource:
+    """A program of one Go file, which needs nothing but the standard library of that version."""
+
+    path: str
+    source: str
+    version: str
+    mode: int = 0o755
+
+
 def read_lock(name: str) -> Lock:
     """Return a lock of ``locks/``."""
     return Lock(go_mod=(LOCKS / name / "go.mod").read_text(), go_sum=(LOCKS / name / "go.sum").read_text())
@@ -76,19 +86,27 @@ def build_argv(package: str, output: str) -> list[str]:
 
 
 @functools.cache
-def add_from_modules(wanted: GoProgram | GoFile) -> Entry:
+def add_from_modules(wanted: GoProgram | GoFile | GoSource) -> Entry:
     """Return a program or a file as an entry. It is remembered: several images are one program with little changed."""
     with tempfile.TemporaryDirectory(prefix="module-") as work:
         return take(wanted, work=Path(work))
 
 
-def take(wanted: GoProgram | GoFile, *, work: Path) -> Entry:
+def take(wanted: GoProgram | GoFile | GoSource, *, work: Path) -> Entry:
     """Do that in an empty directory."""
+    if isinstance(wanted, GoSource):
+        (work / "go.mod").write_text(f"module program\n\ngo {wanted.version}\n")
+        (work / "main.go").write_text(wanted.source)
+        return build_program(".", path=wanted.path, mode=wanted.mode, work=work)
     (work / "go.mod").write_text(wanted.lock.go_mod)
     (work / "go.sum").write_text(wanted.lock.go_sum)
     if isinstance(wanted, GoProgram):
-        run(build_argv(wanted.package, "program"), cwd=work, environment=SETTINGS, seconds=SECONDS, hint=HINT)
-        return Entry(path=wanted.path, kind=Kind.FILE, mode=wanted.mode, content=(work / "program").read_bytes())
+        return build_program(wanted.package, path=wanted.path, mode=wanted.mode, work=work)
     argv = ["go", "mod", "download", "-json", wanted.module]
     found = json.loads(run(argv, cwd=work, environment=SETTINGS, seconds=SECONDS, hint=HINT))["Dir"]
     return Entry(path=wanted.path, kind=Kind.FILE, mode=0o644, content=(Path(found) / wanted.source).read_bytes())
+
+
+def build_program(package: str, *, path: str, mode: int, work: Path) -> Entry:
+    run(build_argv(package, "program"), cwd=work, environment=SETTINGS, seconds=SECONDS, hint=HINT)
+    return Entry(path=path, kind=Kind.FILE, mode=mode, content=(work / "program").read_bytes())

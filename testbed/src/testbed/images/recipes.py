@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from testbed.errors import UsageError
 from testbed.images.compiling import Program
 from testbed.images.entries import Entry, directory, file, link
+from testbed.images.golang import GoSource
 from testbed.images.oci import Command
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class LayerRecipe:
     exclude: tuple[str, ...] = ()
     entries: tuple[Entry, ...] = ()
     programs: tuple[Program, ...] = ()
-    modules: tuple[GoProgram | GoFile, ...] = ()
+    modules: tuple[GoProgram | GoFile | GoSource, ...] = ()
     busybox: str = ""
 
 
@@ -250,6 +251,23 @@ GRPC = LayerRecipe(
     entries=(file("usr/local/bin/grpc-health", (SOURCES / "grpc-health").read_text(), mode=0o755),),
 )
 
+LINES = (SOURCES / "lines.c").read_text()
+# Programs that use sockets, each in its own way.
+SOCKETS = LayerRecipe(
+    packages=("busybox-static", "nginx", "postgresql-15", "redis-server"),
+    # Scripts around the servers; what their documentation, JIT compiler and directory services need.
+    exclude=(
+        "adduser", "debconf", "iproute2", "libllvm14", "libldap-2.5-0", "locales", "lsb-base", "perl",
+        "postgresql-client-common", "postgresql-common", "ssl-cert", "ucf",
+    ),
+    entries=(file("usr/share/nginx/html/index.html", PAGE),),
+    programs=(
+        Program(path="usr/local/bin/lines-glibc", source=LINES, flags=("-O2",)),
+        Program(path="usr/local/bin/lines-musl", source=LINES, flags=("-O2",), compiler="musl-gcc"),
+    ),
+    modules=(GoSource(path="usr/local/bin/lines-go", source=(SOURCES / "lines.go").read_text(), version="1.25"),),
+)  # fmt: skip
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -267,6 +285,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="fio", layers=(BASE, FIO), command=Command(entrypoint=("fio",), cmd=("--help",))),
         Recipe(name="stream", layers=(BASE, STREAM), command=Command(cmd=("stream",))),
         Recipe(name="python", layers=(BASE, PYTHON), command=Command(cmd=("python3",))),
+        Recipe(name="sockets", layers=(BASE, PYTHON, SOCKETS), command=Command(cmd=("python3",))),
         Recipe(name="openmpi", layers=(BASE, PYTHON, OPENMPI), command=Command(cmd=("python3",))),
         Recipe(name="grpc", layers=(BASE, PYTHON, GRPC), command=Command(cmd=("grpc-health", "5000"))),
     )
