@@ -41,7 +41,7 @@ from pinnace.node.certificates import Certificates
 from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, wake_on_signals
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
-from pinnace.node.notify_keeper import NotifyKeeper, NotifySource
+from pinnace.node.notify_keeper import NotifyKeeper
 from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
 from pinnace.podjobs import head_access, joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 
 SOCKETS = "sockets"  # the server of native sockets
+SOCKETS_BACK_OFF = (0.0, 0.1, 0.3)  # seconds before it is started again: pods wait for it
+MAX_SOCKETS_RESTARTS = 20  # in a row, after which all is left to the general path until it has run for a minute
 
 
 def name_servers() -> list[str]:
@@ -249,12 +251,14 @@ class Agent:
             socket.socket(fileno=notify_listener),
             self._pass_notifications,
         )
-        service = Service(
-            name=SOCKETS,
-            run=Function(work=lambda channel: native.run(node, memory, NotifySource(channel))),
-            on_start=self.notifications.pass_all,
-        )
-        self.supervisor.add(service)
+        notifications = self.notifications
+
+        def serve(channel: Channel) -> None:
+            running = self.supervisor.find(SOCKETS)
+            unstable = running is not None and running.restarts > MAX_SOCKETS_RESTARTS
+            native.run(node, memory, notifications.source(channel), pass_through=unstable)
+
+        self.supervisor.add(Service(name=SOCKETS, run=Function(work=serve), back_off=SOCKETS_BACK_OFF))
 
     def _pass_notifications(self, key: int, descriptor: int) -> None:
         self.supervisor.send(SOCKETS, messages.Notifications(key=key), descriptor)

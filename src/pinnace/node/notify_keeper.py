@@ -56,10 +56,9 @@ class NotifyKeeper:
             return False
         return True
 
-    def pass_all(self) -> None:
-        """Give all of them to a server that has just started."""
-        for descriptor, key in self._kept.items():
-            self._pass_on(key, descriptor)
+    def source(self, channel: Channel) -> NotifySource:
+        """In a server that has just been forked, and has inherited all descriptors: these, and those that come."""
+        return NotifySource(channel, [(key, descriptor) for descriptor, key in self._kept.items()])
 
     def _receive(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
@@ -72,15 +71,14 @@ class NotifyKeeper:
 
 
 class NotifySource:
-    """In the server: the descriptors that the agent passes on, as they come."""
+    """Descriptors for the server: those that it has inherited, and those that the agent passes on."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def fileno(self) -> int:
-        return self._channel.fileno()
+    def __init__(self, channel: Channel, inherited: list[tuple[int, int]]) -> None:
+        self._channel, self._inherited = channel, inherited
 
     def receive(self) -> tuple[int, int] | None:
         """A key and its descriptor; None when the agent is gone."""
+        if self._inherited:
+            return self._inherited.pop()
         message, descriptors = self._channel.receive_with_descriptors()
         return (message.key, descriptors[0]) if isinstance(message, Notifications) and descriptors else None

@@ -219,6 +219,8 @@ static void knock(int peer, const struct endpoint *target, const struct endpoint
       this->previous = &all_waiting;
       if (all_waiting) all_waiting->previous = &this->next;
       all_waiting = by_port[this->from.port] = this;
+      struct endpoint reached;
+      if (peer_address(fd, &reached)) knock_connected(&this->watch, EPOLLOUT); /* most often it is, by now */
       return;
     }
     close(fd);
@@ -374,15 +376,19 @@ static bool take_unclaimed(uint64_t listener, int *fd, struct endpoint *peer) {
   return false;
 }
 
-/* The socket that an application gets for one that was in its queue: the same, or what the knock stands for. */
+/* The socket that an application gets for one that was in its queue: the same, or what the knock stands for.
+ * Other connections to other pods may come from the knock's own port. */
 static int exchange(int own, int fd, struct endpoint *peer) {
+  struct endpoint target;
   struct waiting *waiting = is_v4(peer) ? by_port[peer->port] : NULL;
   if (!waiting || !same_endpoint(&waiting->from, peer)) return fd;
+  if (!own_address(fd, &target) || !same_endpoint(&waiting->target, &target)) return fd;
   struct waiting found = *waiting;
   confirm(&found);
   forget_waiting(waiting);
-  close(fd);
-  reset(found.knock);
+  reset(fd);
+  close(found.knock);
+  set_nodelay(found.peer, 0);
   copy_options(own, found.peer); /* what the kernel would have it inherit */
   set_name(socket_cookie(found.peer), &found.target, &found.source);
   count(ACCEPTED);

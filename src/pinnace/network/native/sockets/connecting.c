@@ -19,6 +19,8 @@
 enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
+  SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
+  VALID_INTERVAL = 1000,  /* milliseconds between looks whether callers still wait */
   MAX_PEERS = 4096,       /* larger than any index of a node */
   REQUEST = 12,           /* address and port of the pod that is wanted, and of the one that wants it */
   MAX_UNANSWERED = 64,
@@ -33,6 +35,7 @@ struct connecting {
   enum stage stage;
   uint64_t deadline; /* 0: none */
   int fd;            /* the host's socket */
+  bool spare;        /* it was a spare one */
   int family, nodelay;
   bool blocking, cloexec;
   uint32_t pod;               /* the caller's own address */
@@ -43,10 +46,17 @@ struct connecting {
   uint8_t expected[DIGEST];
 };
 
+/* A connection to a node for the next pod that wants one there: it is connected, and its nonce may have come. */
+struct spare {
+  int fd;
+  uint64_t made; /* 0: there is none */
+};
+
 static struct peer {
   uint32_t ip;
   uint16_t port; /* 0: not known */
   uint64_t asked, known;
+  struct spare spare;
 } peers[MAX_PEERS];
 
 static struct connecting *all;
@@ -192,9 +202,44 @@ static void connect_outside(struct connecting *this) {
 
 static uint32_t owner(const struct endpoint *pod) { return (v4(pod) - node.pods.first) >> 8; }
 
+static void drop_spare(struct peer *peer) {
+  if (peer->spare.made) close(peer->spare.fd);
+  peer->spare.made = 0;
+}
+
 static void forget_peer(const struct connecting *this) {
-  peers[owner(&this->target)].port = 0;
-  peers[owner(&this->target)].asked = 0;
+  struct peer *peer = &peers[owner(&this->target)];
+  peer->port = 0;
+  peer->asked = 0;
+  drop_spare(peer);
+}
+
+/* Begin to connect a socket to a node. */
+static bool dial(int fd, int family, const struct peer *peer) {
+  struct endpoint endpoint = v4_endpoint(peer->ip, peer->port);
+  struct sockaddr_in6 address;
+  socklen_t size = build_address(family, &endpoint, &address);
+  set_nodelay(fd, 1);
+  return connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
+}
+
+/* Who connects to a pod often does so again: have the next connection ready. */
+static void make_spare(struct peer *peer) {
+  if (peer->spare.made || !peer->port) return;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  if (dial(fd, AF_INET, peer))
+    peer->spare = (struct spare){.fd = fd, .made = now_ms()};
+  else
+    close(fd);
+}
+
+/* The spare connection to the node of a pod, or -1. */
+static int take_spare(const struct endpoint *pod, int family) {
+  struct peer *peer = owner(pod) < MAX_PEERS ? &peers[owner(pod)] : NULL;
+  if (!peer || !peer->spare.made || family != AF_INET || now_ms() > peer->spare.made + SPARE_LIMIT) return -1;
+  peer->spare.made = 0;
+  return peer->spare.fd;
 }
 
 /* Receive exactly so many bytes of a step: those that follow belong to the pods. Whether they are there. */
@@ -231,7 +276,7 @@ static void send_request(struct connecting *this, const struct peer *peer) {
 static void peer_ready(struct watch *watch, uint32_t events) {
   (void)events;
   struct connecting *this = (struct connecting *)watch;
-  const struct peer *peer = &peers[owner(&this->target)];
+  struct peer *peer = &peers[owner(&this->target)];
   switch (this->stage) {
     case PEER_CONNECT:
       if (get_option(this->fd, SOL_SOCKET, SO_ERROR)) {
@@ -253,23 +298,26 @@ static void peer_ready(struct watch *watch, uint32_t events) {
       }
       set_nodelay(this->fd, this->nodelay);
       put(this, this->blocking ? 0 : -EINPROGRESS, PODS);
+      make_spare(peer);
       return;
     default: return;
   }
 }
 
-static void dial_peer(struct connecting *this, const struct peer *peer) {
-  struct endpoint endpoint = v4_endpoint(peer->ip, peer->port);
-  struct sockaddr_in6 address;
-  socklen_t size = build_address(this->family, &endpoint, &address);
-  this->stage = PEER_CONNECT;
+static void dial_peer(struct connecting *this, struct peer *peer) {
+  this->stage = this->spare ? PEER_NONCE : PEER_CONNECT;
   this->nodelay = get_option(this->fd, IPPROTO_TCP, TCP_NODELAY);
-  set_nodelay(this->fd, 1);
-  if (connect(this->fd, (struct sockaddr *)&address, size) && errno != EINPROGRESS) {
+  if (this->spare)
+    set_nodelay(this->fd, 1);
+  else if (!dial(this->fd, this->family, peer)) {
     forget_peer(this);
     take_general_path(this);
-  } else if (watch_add(&this->watch, this->fd, EPOLLOUT, peer_ready))
+    return;
+  }
+  if (watch_add(&this->watch, this->fd, this->spare ? EPOLLIN : EPOLLOUT, peer_ready))
     take_general_path(this);
+  else if (this->spare)
+    peer_ready(&this->watch, EPOLLIN); /* its nonce has come already */
 }
 
 static void connect_pod(struct connecting *this) {
@@ -291,12 +339,16 @@ static void connect_pod(struct connecting *this) {
 
 void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
   if (index >= MAX_PEERS) return;
-  peers[index] = (struct peer){.ip = ip, .port = port, .asked = peers[index].asked, .known = now_ms()};
+  struct peer *peer = &peers[index];
+  if (peer->ip != ip || peer->port != port) drop_spare(peer);
+  peer->ip = ip;
+  peer->port = port;
+  peer->known = now_ms();
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
     if (this->stage != ADDRESS || owner(&this->target) != index) continue;
     if (port)
-      dial_peer(this, &peers[index]);
+      dial_peer(this, peer);
     else
       take_general_path(this);
   }
@@ -331,7 +383,10 @@ static bool begin(struct call *call, int own, bool native, const struct connecti
   if (flags < 0 || flags & O_ASYNC || !can_be_copied(own) || is_shared(caller(call), socket_number(call), own))
     return false;
   struct connecting *this = malloc(sizeof *this);
-  int fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  int fd = path == TO_POD ? take_spare(&about->target, about->family) : -1;
+  bool spare = fd >= 0;
+  if (!spare) fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (spare) set_nodelay(fd, 0);
   if (!this || fd < 0 || !copy_options(own, fd)) {
     if (fd >= 0) close(fd);
     free(this);
@@ -340,6 +395,7 @@ static bool begin(struct call *call, int own, bool native, const struct connecti
   *this = *about;
   this->call = *call;
   this->fd = fd;
+  this->spare = spare;
   this->watch.fd = -1;
   this->blocking = !(flags & O_NONBLOCK);
   this->cloexec = flags & O_CLOEXEC;
@@ -409,10 +465,18 @@ void handle_name(struct call *call, bool peer) {
 }
 
 void connecting_tick(uint64_t now) {
+  static uint64_t next_validation;
+  bool validate = now >= next_validation;
+  if (validate) next_validation = now + VALID_INTERVAL;
+  for (size_t i = 0; validate && i < MAX_PEERS; i++)
+    if (peers[i].spare.made && now > peers[i].spare.made + SPARE_LIMIT) drop_spare(&peers[i]);
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
-    if (!this->deadline || now < this->deadline) continue;
-    if (this->stage == OUTSIDE_CONNECT)
+    if (validate && !is_waited_for(&this->call))
+      finish(this);
+    else if (!this->deadline || now < this->deadline)
+      continue;
+    else if (this->stage == OUTSIDE_CONNECT)
       put(this, -EINPROGRESS, OUTSIDE);
     else
       take_general_path(this);

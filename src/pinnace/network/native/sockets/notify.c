@@ -48,7 +48,7 @@ void calls_init(void) {
 
 static void dispatch(struct call *call) {
   const struct seccomp_data *data = &call->slot->about.data;
-  switch (data->arch == ARCHITECTURE ? data->nr : -1) {
+  switch (data->arch == ARCHITECTURE && !node.pass_through ? data->nr : -1) {
     case SYS_connect: handle_connect(call); break;
     case SYS_accept:
     case SYS_accept4: handle_accept(call); break;

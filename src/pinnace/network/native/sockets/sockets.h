@@ -52,6 +52,7 @@ int open_process(pid_t thread);             /* a pidfd, or -1 */
 int copy_descriptor(pid_t, int number);     /* or -1 */
 int descriptor_flags(pid_t, int number);    /* of open(2), with O_CLOEXEC; or -1 */
 bool is_shared(pid_t, int number, int own); /* by a second descriptor, or by an epoll set */
+bool is_shared_by_links(pid_t, int number, int own, int directory); /* the same on older kernels */
 uint32_t local_address_in(pid_t, const struct network *); /* of its network namespace; 0 if there is none */
 
 /* --- options.c: sockets and their options ------------------------------------------------------------------------- */
@@ -64,7 +65,7 @@ uint64_t socket_cookie(int fd); /* no other socket has it, as long as the machin
 uint64_t netns_cookie(int fd);
 uint64_t timeout_ms(int fd, int option); /* SO_RCVTIMEO or SO_SNDTIMEO; 0: none */
 bool can_be_copied(int fd);
-bool copy_options(int from, int to);
+bool copy_options(int from, int to); /* to a new one, or one that had only TCP_NODELAY set */
 void set_blocking(int fd, bool blocking);
 void set_nodelay(int fd, int value);
 void reset(int fd); /* close with a reset */
@@ -141,6 +142,7 @@ struct node { /* what Python says of this node; see server.py */
   struct network nodes, pods, services, own_pods;
   uint8_t key[DIGEST];
   int listener, control, fabric_sockets;
+  int pass_through; /* whether every call is left to the kernel */
 };
 
 extern struct node node;
