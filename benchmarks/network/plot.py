@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["svg"]
 
-WIDTH, LABELS, MARGIN = 900, 290, 70  # of the picture; of the names on the left; of the figures on the right
+WIDTH, LABELS, MARGIN = 920, 320, 70  # of the picture; of the names on the left; of the figures on the right
 BAR, ROW, HEAD = 11, 34, 46  # heights, in pixels
 MOST_TICKS = 8
 COLOURS = {NetworkPath.NATIVE: "#1b6ca8", NetworkPath.GENERAL: "#e08e45"}
