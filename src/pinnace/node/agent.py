@@ -17,6 +17,7 @@ node lives. It is the same on every node and in every model; the node with index
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -34,15 +35,16 @@ from pinnace.images import cache
 from pinnace.interpreter import python_argv
 from pinnace.network import listening, router, tcp_proxy
 from pinnace.network.splice import BACKLOG
-from pinnace.node import head_watch, messages
+from pinnace.node import head_watch, messages, shim_server
 from pinnace.node.certificates import Certificates
-from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, wake_on_signals
+from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
-from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
+from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor, describe_end
 from pinnace.podjobs import joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
+from pinnace.sandbox.entering import first_process
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.spec import API_PORT, HEAD, NodeRecord, NodeServices, NodeSpec, NodeState, ServiceRecord, write_json
 from pinnace.spec.records import NodeAddresses
@@ -97,6 +99,7 @@ class Agent:
         self.supervisor = Supervisor(self._services_changed)
         self.monitor = 0
         self.init: Channel
+        self.shims: socket.socket | None = None  # where shims in the host's network are asked for
         self.failure = ""  # why init has ended
         self.exit_code = joining.EVICTED if node.pod else 0  # of a pod that nobody asked: its head is gone
         self.inside: tuple[ServiceRecord, ...] = ()  # what init supervises
@@ -196,7 +199,8 @@ class Agent:
     # --- the processes beside the agent ---------------------------------------------------------------------------
 
     def _add_network(self, fabric: list[int], links_at: socket.socket, proxy_at: ProxyListeners) -> None:
-        tun, egress_listener, netns_sockets = fabric
+        tun, egress_listener, netns_sockets, *shims = fabric
+        self.shims = socket.socket(fileno=shims[0]) if shims else None
         cluster = self.node.cluster
         addresses = tcp_proxy.ProxyAddresses(
             ranges=cluster.ranges,
@@ -267,7 +271,8 @@ class Agent:
             self._write_services()
             channels = self.supervisor.channels()
             poll = select.poll()
-            for descriptor in (wake, *([self.init.fileno()] if self.init.fileno() >= 0 else []), *channels):
+            descriptors = (wake, self.init.fileno(), self.shims.fileno() if self.shims else -1, *channels)
+            for descriptor in (number for number in descriptors if number >= 0):
                 poll.register(descriptor, select.POLLIN)
             pause = self.supervisor.next_tick()
             for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
@@ -275,6 +280,8 @@ class Agent:
                     os.read(wake, WAKEUPS)
                 elif descriptor == self.init.fileno():
                     self._init_message()
+                elif self.shims and descriptor == self.shims.fileno():
+                    self._start_shim(self.shims)
                 elif descriptor in channels:
                     self.supervisor.receive(channels[descriptor])
             if signals:
@@ -294,6 +301,17 @@ class Agent:
                 self.failure = reason
             case None:
                 self.init.close()  # its monitor ends next
+
+    def _start_shim(self, listener: socket.socket) -> None:
+        """In a process of its own. Where there is none to be had the client sees its connection closed."""
+        try:
+            connection, _ = listener.accept()
+            shim = self.node.binary("containerd-shim-runc-v2")
+            with connection:
+                fork(lambda: shim_server.start_shim(connection, shim, first_process(self.monitor)))
+        except OSError as error:
+            if error.errno not in {*NO_PROCESS, errno.EAGAIN}:
+                raise
 
     def _reap(self) -> bool:
         """Take note of all children that have ended. Whether the node has."""

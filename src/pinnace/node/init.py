@@ -19,11 +19,11 @@ from pinnace.interpreter import python_argv
 from pinnace.network import netns_sockets
 from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
-from pinnace.node import messages
+from pinnace.node import messages, shim_server
 from pinnace.node.forking import WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
-from pinnace.node.services import containerd, kube_proxy, kubelet
+from pinnace.node.services import containerd, host_network, kube_proxy, kubelet
 from pinnace.node.services.runc_wrapper import Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
@@ -75,7 +75,9 @@ class Init:
 
     def run(self) -> None:
         wake = wake_on_signals()
+        resolv_conf = read_resolv_conf()
         self._mounts()
+        self.write(host_network.RESOLV_CONF, resolv_conf, 0o644)
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             ignore_id_changes()
@@ -95,7 +97,9 @@ class Init:
                     self._obey()
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
-                        self._edit_bundle(partial(answer, request, added))
+                        self._edit_bundle(
+                            partial(answer, request, added, partial(host_network.describe, self.node, RUN))
+                        )
                 else:
                     os.read(wake, WAKEUPS)
 
@@ -115,14 +119,17 @@ class Init:
         os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Set up the network, and pass the TUN device, the egress listener and the netns socket pair to the agent."""
+        """Set up the network, and pass to the agent what it serves on the host's: see ``messages.Fabric``."""
         ranges, index = self.node.cluster.ranges, self.node.index
         tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.agent.send(messages.Fabric(), tun, egress_listener.fileno(), outside.fileno())
+        served = [egress_listener, outside]
+        if self.node.cluster.has_host_network:
+            served.append(shim_server.listen(RUN / host_network.SOCKET))
+        self.agent.send(messages.Fabric(), tun, *(sock.fileno() for sock in served))
         os.close(tun)
-        egress_listener.close()
-        outside.close()
+        for sock in served:
+            sock.close()
         self.task("netns-sockets", lambda: netns_sockets.serve(inside), RestartPolicy.ALWAYS)
 
     def _services(self) -> None:
@@ -263,6 +270,13 @@ class Init:
 
     def _services_changed(self) -> None:
         self.agent.send(messages.ServicesChanged(services=self.supervisor.report()))
+
+
+def read_resolv_conf() -> str:
+    """The host's. It may be a link into its /run, which the node has not."""
+    with contextlib.suppress(OSError):
+        return Path("/etc/resolv.conf").read_text()
+    return ""
 
 
 def connections(port: int, table: str) -> int:

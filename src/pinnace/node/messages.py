@@ -21,7 +21,7 @@ from typing import Any
 from pinnace.spec import ServiceRecord
 
 MAX_MESSAGE = 1 << 16  # bytes
-MAX_DESCRIPTORS = 3
+MAX_DESCRIPTORS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,10 @@ class EvictPod:
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """The node's network is there. Descriptors: the TUN device, the egress listener, the netns sockets."""
+    """The node's network is there. Descriptors: the TUN device, the egress listener, the netns sockets.
+
+    The last, if pods may be in the host's network, is the listener of ``node.shim_server``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

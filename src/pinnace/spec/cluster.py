@@ -107,6 +107,11 @@ class ClusterSpec:
     bridge_options: tuple[str, ...] = ()
     restriction: Restriction | None = None
 
+    @property
+    def has_host_network(self) -> bool:
+        """Whether pods may be in the hosts' network: not if they are of others than the cluster's user."""
+        return self.restriction is None
+
     def dump(self) -> dict[str, Any]:
         return {
             "name": self.name,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.objects import HOST_NETWORK
 from pinnace.images import cache, cache_closing
 from pinnace.network.tun import MTU
-from pinnace.node.services.runc_wrapper import wrapper_script
+from pinnace.node.services import host_network
+from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
 from pinnace.spec import read_json
 
 if TYPE_CHECKING:
@@ -29,13 +32,12 @@ CTR_TIMEOUT = 600.0  # seconds for one image
 def add(init: Init) -> None:
     """containerd, and the task that gives it images."""
     node = init.node
-    wrapper = wrapper_script(node.binary("runc"), str(init.run_directory / "bundles"), launcher=node.has_ranks)
     cni = init.run_directory / "cni"
     cni.mkdir()
     init.write("cni/10-pinnace.conflist", json.dumps(cni_conflist(node)))
     configuration = containerd_toml(
         node,
-        runtime=init.write("runc", wrapper, 0o755),
+        runtimes=_runtimes(init),
         sandbox_image=SANDBOX_IMAGE,
         cni_config=str(cni),
         certs=f"{node.cluster.images}/hosts",
@@ -47,6 +49,23 @@ def add(init: Init) -> None:
         environment={"PATH": f"{Path(node.binary('containerd')).parent}:{os.environ['PATH']}"},
         waits_for=_verified(init),
     )
+
+
+def _runtimes(init: Init) -> str:
+    """The runtime handlers, and the programs that they name."""
+    node, requests = init.node, str(init.run_directory / "bundles")
+
+    def wrapper(handler: str) -> str:
+        script = wrapper_script(node.binary("runc"), requests, launcher=node.has_ranks, handler=handler)
+        return init.write(handler, script, 0o755)
+
+    runtimes = runtime_toml(DEFAULT_HANDLER, wrapper(DEFAULT_HANDLER))
+    if node.cluster.has_host_network:
+        socket = str(init.run_directory / host_network.SOCKET)
+        script = host_network.shim_script(node.binary("containerd-shim-runc-v2"), socket, sys.executable)
+        shim = init.write("containerd-shim-host-network", script, 0o755)
+        runtimes += runtime_toml(HOST_NETWORK, wrapper(HOST_NETWORK), shim)
+    return runtimes
 
 
 def _verified(init: Init) -> Callable[[], bool]:
@@ -85,8 +104,22 @@ def _wanted(node: NodeSpec, images: Path) -> list[str]:
     return wanted
 
 
-def containerd_toml(node: NodeSpec, *, runtime: str, sandbox_image: str, cni_config: str, certs: str) -> str:
-    """containerd without cgroups, AppArmor and NRI; its runtime is runc behind our wrapper."""
+def runtime_toml(handler: str, runc: str, shim: str = "") -> str:
+    """A runtime handler of containerd: what it calls for runc and, if that is not its own, for the shim."""
+    table = f'[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}'
+    path = f"runtime_path = {json.dumps(shim)}\n" if shim else ""
+    return f"""
+{table}]
+runtime_type = "io.containerd.runc.v2"
+{path}
+{table}.options]
+BinaryName = {json.dumps(runc)}
+SystemdCgroup = false
+"""
+
+
+def containerd_toml(node: NodeSpec, *, runtimes: str, sandbox_image: str, cni_config: str, certs: str) -> str:
+    """containerd without cgroups, AppArmor and NRI; its runtimes are runc behind our wrapper."""
 
     def quote(text: str) -> str:
         return json.dumps(text)
@@ -114,15 +147,8 @@ bin_dirs = [{quote(bin_dir)}]
 conf_dir = {quote(cni_config)}
 
 [plugins."io.containerd.cri.v1.runtime".containerd]
-default_runtime_name = "runc"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = {quote(runtime)}
-SystemdCgroup = false
-
+default_runtime_name = {quote(DEFAULT_HANDLER)}
+{runtimes}
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = {quote(sandbox_image)}
 
