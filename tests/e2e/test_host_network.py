@@ -6,12 +6,14 @@ The listener on n2 asks for `hostNetwork` too, the caller on n1 does not. Both w
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from e2e.left import assert_nothing_left
-from e2e.namespaces import Namespace, Object, namespace, once, pod
+from e2e.namespaces import Namespace, namespace, pod
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.bed
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CLASS: dict[str, Any] = {"runtimeClassName": "host-network"}
 PORT = 41777
 NETWORK = "readlink /proc/self/ns/net"
@@ -162,30 +165,13 @@ def test_a_pod_whose_shim_was_killed_comes_back_in_its_hosts_network(here: Names
     assert ask(here, "caller", "n2"), "others are not touched"
 
 
-def job(name: str, script: str, **spec: Any) -> Object:
-    template = {"spec": once(name, script, **spec)["spec"]}
-    return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-        "spec": {"backoffLimit": 0, "template": template},
-    }  # fmt: skip
-
-
-def test_users_without_subordinate_ids_and_what_is_left(carol: User) -> None:
-    """Nothing stays on the hosts, not even of a pod that runs when its cluster ends."""
-    staying = pod("staying", **CLASS, hostNetwork=True)
-    looking = job("looking", f"{NETWORK}; touch /file && chown 33:33 /file && id -u", **CLASS,
-                  securityContext={"runAsUser": 33})  # fmt: skip
-    both = {"apiVersion": "v1", "kind": "List", "items": [staying, looking]}
-    result = carol.pinnace(
-        "run",
-        "-w",
-        "n3",
-        "--image",
-        "busybox.tar",
-        "--until",
-        "job/looking=Complete",
-        carol.write("both.json", json.dumps(both)),
+def test_the_example_of_a_user_without_subordinate_ids_and_what_is_left(carol: User) -> None:
+    """Nothing stays on the hosts, not even of a pod that still runs when its cluster ends."""
+    staying = pod(
+        "staying", "sh", "-c", "id -u; chown 33 /bin && sleep 3600", **CLASS, securityContext={"runAsUser": 33}
     )
-    network = carol.run("sh", "-c", NETWORK, on="n3").stdout.strip()
-    assert network in result.stdout
+    both = (EXAMPLES / "host-network.yaml").read_text() + "---\n" + json.dumps(staying)
+    workload = carol.write("both.yaml", both)
+    said = carol.pinnace("run", "-N", "2", "--image", "busybox.tar", "--until", "job/talk=Complete", workload).stdout
+    assert re.search(r"talk-0-\S+ (n\d) calls from", said), said
     assert_nothing_left(carol)

@@ -17,7 +17,6 @@ node lives. It is the same on every node and in every model; the node with index
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import shutil
@@ -40,7 +39,7 @@ from pinnace.node.certificates import Certificates
 from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
-from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor, describe_end
+from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
 from pinnace.podjobs import joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
@@ -303,15 +302,12 @@ class Agent:
                 self.init.close()  # its monitor ends next
 
     def _start_shim(self, listener: socket.socket) -> None:
-        """In a process of its own. Where there is none to be had the client sees its connection closed."""
-        try:
+        """In a process of its own. If there is none to be had, the connection ends, and the kubelet tries again."""
+        shim = self.node.binary("containerd-shim-runc-v2")
+        with contextlib.suppress(OSError):
             connection, _ = listener.accept()
-            shim = self.node.binary("containerd-shim-runc-v2")
             with connection:
                 fork(lambda: shim_server.start_shim(connection, shim, first_process(self.monitor)))
-        except OSError as error:
-            if error.errno not in {*NO_PROCESS, errno.EAGAIN}:
-                raise
 
     def _reap(self) -> bool:
         """Take note of all children that have ended. Whether the node has."""

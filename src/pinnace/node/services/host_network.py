@@ -39,7 +39,7 @@ class Host:
 
     address: str
     resolv_conf: str
-    api: tuple[str, int] | None
+    api: tuple[str, int]
     api_service: str
     api_names: tuple[str, ...]
     name_servers: frozenset[str]
@@ -49,11 +49,13 @@ def describe(node: NodeSpec, run_directory: Path) -> Host:
     """The host of a node, by what its agent and the head's have recorded before the node was there."""
     cluster = node.cluster
     own, head = (NodeRecord.read(cluster.node_file(index)) for index in (node.index, HEAD))
+    if not own or not head or not head.api:
+        raise OSError("the cluster is ending")
     service = "kubernetes.default.svc"
     return Host(
-        address=own.address if own else "",
+        address=own.address,
         resolv_conf=str(run_directory / RESOLV_CONF),
-        api=(head.address, head.api) if head and head.api else None,
+        api=(head.address, head.api),
         api_service=str(cluster.ranges.api),
         api_names=(service, f"{service}.{cluster.domain}", "kubernetes.default", "kubernetes"),
         name_servers=frozenset({str(cluster.ranges.dns), str(cluster.ranges.resolver)}),
@@ -106,8 +108,7 @@ def only_names(resolv_conf: str, name_servers: frozenset[str]) -> bool:
 
 def known_names(host: Host, name: str) -> dict[str, str]:
     """The names that a container must find, with their addresses."""
-    api = dict.fromkeys(host.api_names, host.api[0]) if host.api else {}
-    return api | ({name: host.address} if name else {})
+    return dict.fromkeys(host.api_names, host.api[0]) | ({name: host.address} if name else {})
 
 
 def with_lines_of(text: str, other: str) -> str:
@@ -138,7 +139,7 @@ def variables(process: Mapping[str, Any]) -> dict[str, str]:
 def with_host_environment(process: dict[str, Any], host: Host) -> dict[str, Any]:
     """A process that is told its host's address, and where the API is unless it was told otherwise."""
     told = {HOST_ADDRESS: host.address} | variables(process)
-    if host.api and told.get("KUBERNETES_SERVICE_HOST") == host.api_service:
+    if told.get("KUBERNETES_SERVICE_HOST") == host.api_service:
         port = str(host.api[1])
         told |= {
             "KUBERNETES_SERVICE_HOST": host.api_names[0],

@@ -116,10 +116,8 @@ def test_a_line_that_is_right_stays_with_the_full_name_first() -> None:
     assert hosts_file(text, {"n2": "192.0.2.7"}) == text
 
 
-def test_what_has_no_name_or_no_api_is_not_named() -> None:
-    nothing = Host(address="192.0.2.7", resolv_conf="", api=None, api_service="", api_names=("kubernetes",),
-                   name_servers=frozenset())  # fmt: skip
-    assert known_names(nothing, "") == {}
+def test_a_container_without_a_hostname_finds_the_api_alone() -> None:
+    assert known_names(HOST, "") == {"kubernetes.default.svc": "192.0.2.1", "kubernetes": "192.0.2.1"}
 
 
 def test_a_process_knows_its_host_and_finds_the_api() -> None:

@@ -88,7 +88,7 @@ ADDED: dict[str, Any] = {
 }
 
 
-HOST = Host(address="192.0.2.7", resolv_conf="/resolv.conf", api=None, api_service="", api_names=(),
+HOST = Host(address="192.0.2.7", resolv_conf="/resolv.conf", api=("192.0.2.1", 443), api_service="", api_names=(),
             name_servers=frozenset())  # fmt: skip
 
 
