@@ -1,6 +1,6 @@
 """Pods of the RuntimeClass `host-network`: in the hosts' own network, with all else as in any pod.
 
-The listener on n2 asks for `hostNetwork` too, the caller on n1 does not. Both work; they differ in names and addresses.
+The listener on n2 asks for `hostNetwork` too, the others do not. Both work; such a pod has the address of its node.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ curl -sS --cacert $0/ca.crt -H "Authorization: Bearer $(cat $0/token)" \
   https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/version
 """
 SHIM, CLIENT = "containerd-shim-runc-v2 -namespace", "shim_client.py"  # in their commands
+PROBED = {
+    "readinessProbe": {"tcpSocket": {"port": PORT + 2}, "periodSeconds": 1},
+    "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+}
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -55,6 +59,7 @@ def here(cluster: Kubectl) -> Iterator[Namespace]:
             pod("caller", of="python", nodeName="n1", **CLASS),
             pod("tools", of="nettools", nodeName="n2", dnsPolicy="None", dnsConfig={"nameservers": ["192.0.2.9"]},
                 **CLASS),
+            pod("probed", "python3", "-c", TELL, str(PORT + 2), of="python", nodeName="n1", container=PROBED, **CLASS),
             pod("inside", of="python", nodeName="n1"),
         )  # fmt: skip
         here.ready("listener", "caller", "tools", "inside", limit=120)
@@ -112,6 +117,12 @@ def test_a_pod_knows_its_hosts_address_and_name_servers(here: Namespace, name: s
     assert here.sh(name, "cat /etc/resolv.conf") == on_host(here, host, "cat /etc/resolv.conf")
 
 
+def test_a_pods_address_is_its_hosts(here: Namespace) -> None:
+    """For the downward API too, and for the kubelet's probes, which it reaches from inside the cluster's network."""
+    here.ready("probed")
+    assert here.address("probed") == here.sh("probed", "echo $POD_IP").strip() == address(here, "n1")
+
+
 def test_name_servers_that_a_pod_names_itself_are_kept(here: Namespace) -> None:
     assert here.sh("tools", "cat /etc/resolv.conf") == "nameserver 192.0.2.9\n"
 
@@ -141,9 +152,9 @@ def test_a_start_that_is_interrupted_is_repeated(here: Namespace) -> None:
         here.create(pod("again", nodeName="n2", **CLASS))
         wait_until("containerd to ask", lambda: bool(processes(here, "n2", CLIENT)), limit=60, interval=0.1)
         kill(here, "n2", "KILL", *processes(here, "n2", CLIENT))
-        wait_until("the event", lambda: "FailedCreatePodSandBox" in here("get", "events"), limit=60, interval=0.3)
     finally:
         kill(here, "n2", "CONT", agent)
+    wait_until("the event", lambda: "FailedCreatePodSandBox" in here("get", "events"), limit=60, interval=0.3)
     here.ready("again", limit=90)
     assert here.sh("again", NETWORK) == on_host(here, "n2", NETWORK)
     assert len(processes(here, "n2", SHIM)) == shims + 1
@@ -168,10 +179,11 @@ def test_a_pod_whose_shim_was_killed_comes_back_in_its_hosts_network(here: Names
 def test_the_example_of_a_user_without_subordinate_ids_and_what_is_left(carol: User) -> None:
     """Nothing stays on the hosts, not even of a pod that still runs when its cluster ends."""
     staying = pod(
-        "staying", "sh", "-c", "id -u; chown 33 /bin && sleep 3600", **CLASS, securityContext={"runAsUser": 33}
+        "staying", "sh", "-c", "chown 33 /bin && id -u; sleep 3600", **CLASS, securityContext={"runAsUser": 33}
     )
     both = (EXAMPLES / "host-network.yaml").read_text() + "---\n" + json.dumps(staying)
     workload = carol.write("both.yaml", both)
     said = carol.pinnace("run", "-N", "2", "--image", "busybox.tar", "--until", "job/talk=Complete", workload).stdout
     assert re.search(r"talk-0-\S+ (n\d) calls from", said), said
+    assert re.search(r"staying\S* 0$", said, re.MULTILINE), "who asks to be another user is the only one"
     assert_nothing_left(carol)

@@ -151,13 +151,13 @@ def test_a_service_in_front_of_jobs_and_exec_into_one(jobs: Kubectl) -> None:
 
 
 def test_a_job_in_its_hosts_network(jobs: Kubectl) -> None:
-    """Its node is named after the job; that name leads to the host's address."""
+    """Its own name leads to the host's address."""
     script = "readlink /proc/self/ns/net; echo $PINNACE_HOST_ADDRESS; grep $(hostname) /etc/hosts"
-    jobs.apply(manifest("outward", ["sh", "-c", script], runtimeClassName="host-network", hostNetwork=True))
+    jobs.apply(manifest("outward", ["sh", "-c", script], runtimeClassName="host-network"))
     wait_for_phase(jobs, "outward", "Succeeded")
     job = job_of(jobs, "outward")
     network, address, *named = jobs("logs", "outward").split()
-    assert named == [address, f"job-{job}"]
+    assert named == [address, "outward"]
     host = queue(jobs.user, job, "%N")
     assert network == jobs.user.run("readlink", "/proc/self/ns/net", on=host).stdout.strip()
     assert address == jobs.user.run("getent", "hosts", host).stdout.split()[0]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 SANDBOX_IMAGE = "pinnace.local/pause:latest"
+CNI_PLUGINS = "cni-plugins"  # a directory with plugins of ours
 SOCKET_INTERVAL = 0.01  # seconds between looks whether containerd is there
 CTR_TIMEOUT = 600.0  # seconds for one image
 
@@ -32,21 +33,26 @@ CTR_TIMEOUT = 600.0  # seconds for one image
 def add(init: Init) -> None:
     """containerd, and the task that gives it images."""
     node = init.node
+
+    def directory(binary: str) -> str:
+        return str(Path(node.binary(binary)).parent)
+
     cni = init.run_directory / "cni"
     cni.mkdir()
     init.write("cni/10-pinnace.conflist", json.dumps(cni_conflist(node)))
     configuration = containerd_toml(
-        node,
         runtimes=_runtimes(init),
         sandbox_image=SANDBOX_IMAGE,
         cni_config=str(cni),
+        cni_plugins=[directory("bridge"), str(init.run_directory / CNI_PLUGINS)],
         certs=f"{node.cluster.images}/hosts",
     )
     init.task("images", lambda: import_images(init))
     init.service(
         "containerd",
         [node.binary("containerd"), "--config", init.write("containerd.toml", configuration)],
-        environment={"PATH": f"{Path(node.binary('containerd')).parent}:{os.environ['PATH']}"},
+        # A shim that is asked what its runtime can do looks for runc.
+        environment={"PATH": f"{directory('containerd')}:{directory('runc')}:{os.environ['PATH']}"},
         waits_for=_verified(init),
     )
 
@@ -64,8 +70,19 @@ def _runtimes(init: Init) -> str:
         socket = str(init.run_directory / host_network.SOCKET)
         script = host_network.shim_script(node.binary("containerd-shim-runc-v2"), socket, sys.executable)
         shim = init.write("containerd-shim-host-network", script, 0o755)
-        runtimes += runtime_toml(HOST_NETWORK, wrapper(HOST_NETWORK), shim)
+        runtimes += runtime_toml(HOST_NETWORK, wrapper(HOST_NETWORK), shim=shim, cni_config=_host_network_cni(init))
     return runtimes
+
+
+def _host_network_cni(init: Init) -> str:
+    """The directory of the CNI configuration of pods in the host's network. Its plugin is in CNI_PLUGINS."""
+    directory = init.run_directory / "cni-host-network"
+    for made in (directory, init.run_directory / CNI_PLUGINS):
+        made.mkdir()
+    init.write(f"{directory.name}/10-pinnace.conflist", json.dumps(host_network.cni_conflist()))
+    address = host_network.host_record(init.node, init.node.index).address
+    init.write(f"{CNI_PLUGINS}/{HOST_NETWORK}", host_network.cni_plugin(address), 0o755)
+    return str(directory)
 
 
 def _verified(init: Init) -> Callable[[], bool]:
@@ -104,27 +121,27 @@ def _wanted(node: NodeSpec, images: Path) -> list[str]:
     return wanted
 
 
-def runtime_toml(handler: str, runc: str, shim: str = "") -> str:
-    """A runtime handler of containerd: what it calls for runc and, if that is not its own, for the shim."""
+def runtime_toml(handler: str, runc: str, *, shim: str = "", cni_config: str = "") -> str:
+    """A runtime handler of containerd: what it calls for runc. The shim and the CNI configuration may be its own."""
     table = f'[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}'
-    path = f"runtime_path = {json.dumps(shim)}\n" if shim else ""
     return f"""
 {table}]
 runtime_type = "io.containerd.runc.v2"
-{path}
+runtime_path = {json.dumps(shim)}
+cni_conf_dir = {json.dumps(cni_config)}
+
 {table}.options]
 BinaryName = {json.dumps(runc)}
 SystemdCgroup = false
 """
 
 
-def containerd_toml(node: NodeSpec, *, runtimes: str, sandbox_image: str, cni_config: str, certs: str) -> str:
+def containerd_toml(*, runtimes: str, sandbox_image: str, cni_config: str, cni_plugins: list[str], certs: str) -> str:
     """containerd without cgroups, AppArmor and NRI; its runtimes are runc behind our wrapper."""
 
     def quote(text: str) -> str:
         return json.dumps(text)
 
-    bin_dir = node.binary("bridge").rsplit("/", 1)[0]
     return f"""version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -143,7 +160,7 @@ enable_unprivileged_ports = true
 enable_unprivileged_icmp = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = [{quote(bin_dir)}]
+bin_dirs = {json.dumps(cni_plugins)}
 conf_dir = {quote(cni_config)}
 
 [plugins."io.containerd.cri.v1.runtime".containerd]

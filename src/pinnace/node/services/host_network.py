@@ -1,13 +1,14 @@
 """Containers in the host's network namespace: how the bundles of the RuntimeClass ``host-network`` differ.
 
 ``node.shim_server`` starts their shim in that namespace, so a container that is given none of its own is in it. There
-the cluster's DNS, its Services and the pod's address do not exist. So containers get the host's ``resolv.conf``; their
-own name in ``/etc/hosts`` leads to the host's address; and the API has the address and port that it has outside the
-cluster, under a name that its certificate has.
+the cluster's DNS, its Services and its addresses do not exist. So the pod's address is the host's; containers get the
+host's ``resolv.conf``; their own name in ``/etc/hosts`` leads to the host's address; and the API has the address and
+port that it has outside the cluster, under a name that its certificate has.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ RESOLV_CONF = f"{HOST_NETWORK}.resolv.conf"
 HOST_ADDRESS = "PINNACE_HOST_ADDRESS"  # in containers
 # What containerd sets in the network namespace of every pod; runc refuses it in the host's.
 POD_SYSCTLS = frozenset({"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"})
+CNI_VERSION = "1.0.0"
 KUBELET_HOSTS = "etc-hosts"  # the file that the kubelet makes for a pod
 
 
@@ -45,15 +47,23 @@ class Host:
     name_servers: frozenset[str]
 
 
+def host_record(node: NodeSpec, index: int) -> NodeRecord:
+    """What an agent has recorded of its host before it started its node."""
+    record = NodeRecord.read(node.cluster.node_file(index))
+    if not record or not record.address:
+        raise OSError(f"node {index} has ended")
+    return record
+
+
 def describe(node: NodeSpec, run_directory: Path) -> Host:
-    """The host of a node, by what its agent and the head's have recorded before the node was there."""
+    """The host of a node."""
     cluster = node.cluster
-    own, head = (NodeRecord.read(cluster.node_file(index)) for index in (node.index, HEAD))
-    if not own or not head or not head.api:
-        raise OSError("the cluster is ending")
+    head = host_record(node, HEAD)
+    if head.api is None:
+        raise OSError("the head has recorded no port of the API")
     service = "kubernetes.default.svc"
     return Host(
-        address=own.address,
+        address=host_record(node, node.index).address,
         resolv_conf=str(run_directory / RESOLV_CONF),
         api=(head.address, head.api),
         api_service=str(cluster.ranges.api),
@@ -69,6 +79,19 @@ def shim_script(shim: str, socket: str, python: str) -> str:
 for action; do :; done
 [ "$action" = start ] || exec {shlex.quote(shim)} "$@"
 exec {shlex.join(client)} "$@"
+"""
+
+
+def cni_conflist() -> dict[str, Any]:
+    """What containerd asks for a pod's address: the plugin alone."""
+    return {"cniVersion": CNI_VERSION, "name": HOST_NETWORK, "plugins": [{"type": HOST_NETWORK}]}
+
+
+def cni_plugin(address: str) -> str:
+    """A CNI plugin that makes nothing, and says that a pod has the host's address. Whatever it is asked succeeds."""
+    result = {"cniVersion": CNI_VERSION, "ips": [{"address": f"{address}/32"}]}
+    return f"""#!/bin/sh
+[ "$CNI_COMMAND" != ADD ] || echo {shlex.quote(json.dumps(result))}
 """
 
 

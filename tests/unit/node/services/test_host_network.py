@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import pytest
 
 from pinnace.node.services.host_network import (
     Host,
+    cni_conflist,
+    cni_plugin,
     hosts_file,
     known_names,
     on_host_network,
@@ -134,6 +137,19 @@ def test_a_process_knows_its_host_and_finds_the_api() -> None:
 def test_a_process_that_was_told_another_api_keeps_it() -> None:
     env = ["KUBERNETES_SERVICE_HOST=api.example", "KUBERNETES_SERVICE_PORT=443"]
     assert set(env) < set(with_host_environment({"env": env}, HOST)["env"])
+
+
+def test_the_cni_plugin_gives_a_pod_the_hosts_address_and_makes_nothing(tmp_path: Path) -> None:
+    plugin = tmp_path / cni_conflist()["plugins"][0]["type"]
+    plugin.write_text(cni_plugin("192.0.2.7"))
+    plugin.chmod(0o755)
+
+    def call(command: str) -> str:
+        environment = {"CNI_COMMAND": command}
+        return subprocess.run([plugin], check=True, capture_output=True, text=True, timeout=10, env=environment).stdout
+
+    assert json.loads(call("ADD")) == {"cniVersion": "1.0.0", "ips": [{"address": "192.0.2.7/32"}]}
+    assert call("DEL") == call("CHECK") == ""
 
 
 def test_only_the_start_of_a_shim_goes_through_the_client(tmp_path: Path) -> None:
