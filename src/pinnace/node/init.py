@@ -75,7 +75,7 @@ class Init:
 
     def run(self) -> None:
         wake = wake_on_signals()
-        resolv_conf = read_resolv_conf()
+        resolv_conf = host_network.read_lenient(Path("/etc/resolv.conf"))  # perhaps a link into the host's /run
         self._mounts()
         self.write(host_network.RESOLV_CONF, resolv_conf, 0o644)
         self._network()
@@ -270,13 +270,6 @@ class Init:
 
     def _services_changed(self) -> None:
         self.agent.send(messages.ServicesChanged(services=self.supervisor.report()))
-
-
-def read_resolv_conf() -> str:
-    """The host's. It may be a link into its /run, which the node has not."""
-    with contextlib.suppress(OSError):
-        return Path("/etc/resolv.conf").read_text()
-    return ""
 
 
 def connections(port: int, table: str) -> int:

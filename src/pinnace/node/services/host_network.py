@@ -8,6 +8,7 @@ port that it has outside the cluster, under a name that its certificate has.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     from pinnace.spec import NodeSpec
 
-SOCKET = f"{HOST_NETWORK}.sock"  # in the node's /run/pinnace, as the two below
-RESOLV_CONF = f"{HOST_NETWORK}.resolv.conf"
+SOCKET = f"{HOST_NETWORK}.sock"  # in the node's /run/pinnace
+RESOLV_CONF = f"{HOST_NETWORK}.resolv.conf"  # there too
 HOST_ADDRESS = "PINNACE_HOST_ADDRESS"  # in containers
 # What containerd sets in the network namespace of every pod; runc refuses it in the host's.
 POD_SYSCTLS = frozenset({"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"})
@@ -112,15 +113,22 @@ def _mount(mount: dict[str, Any], host: Host, bundle: Path, name: str) -> dict[s
     source = Path(mount.get("source", ""))
     if mount.get("type") == "sysfs":  # a new one would show a network namespace that is not ours
         return mount | {"type": "bind", "source": "/sys", "options": ["rbind", *mount.get("options", ())]}
-    if mount["destination"] == "/etc/resolv.conf" and only_names(source.read_text(), host.name_servers):
+    if mount["destination"] == "/etc/resolv.conf" and only_names(read_lenient(source), host.name_servers):
         return mount | {"source": host.resolv_conf}
     if mount["destination"] == "/etc/hosts" and source.name == KUBELET_HOSTS:
         made = bundle / "hosts"
-        text = with_lines_of(source.read_text(), Path("/etc/hosts").read_text())
+        text = with_lines_of(read_lenient(source), read_lenient(Path("/etc/hosts")))
         made.write_text(hosts_file(text, known_names(host, name)))
         made.chmod(0o644)
         return mount | {"source": str(made)}
     return mount
+
+
+def read_lenient(path: Path) -> str:
+    """A file of the host's; nothing if it is not there. Comments may have any encoding."""
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
 
 
 def only_names(resolv_conf: str, name_servers: frozenset[str]) -> bool:

@@ -17,6 +17,7 @@ from pinnace.node.services.host_network import (
     known_names,
     on_host_network,
     only_names,
+    read_lenient,
     shim_script,
     with_host_environment,
     with_lines_of,
@@ -99,6 +100,12 @@ def test_only_the_kubelets_hosts_file_is_replaced(edited: Callable[..., dict[str
     assert lines[-3:] == ["192.0.2.1 kubernetes.default.svc", "192.0.2.1 kubernetes", "192.0.2.7 pod"]
     assert "10.244.1.5 pod" not in lines
     assert Path(kubelets).stat().st_mode & 0o777 == 0o644
+
+
+def test_files_of_the_host_may_be_missing_or_have_any_encoding(tmp_path: Path) -> None:
+    assert read_lenient(tmp_path / "none") == ""
+    (tmp_path / "hosts").write_bytes(b"192.0.2.8 n3 # M\xfcnchen\n")
+    assert read_lenient(tmp_path / "hosts").startswith("192.0.2.8 n3")
 
 
 def test_a_pod_finds_the_names_that_its_host_finds() -> None:
