@@ -44,7 +44,7 @@ SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host
 MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 MIN_SCRATCH_FREE = 256 << 20  # bytes on a host: a node without any image
 AMPLE_FREE = 5 << 30  # bytes; with less, images of an ordinary size may not fit
-INOTIFY_INSTANCES = 8  # inotify instances of a node: five of the kubelet's, two of containerd's, one of kube-proxy's
+INOTIFY_INSTANCES = 9  # inotify instances of a node: five of the kubelet's, three of containerd's, one of kube-proxy's
 CLOCK_SKEW_WARNING = 60.0  # seconds of difference between clocks that are worth a word
 
 

@@ -13,6 +13,7 @@ import select
 import socket
 from typing import TYPE_CHECKING
 
+from pinnace.network.splice import BACKLOG
 from pinnace.node.messages import Notifications
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from pinnace.node.messages import Channel
 
 MAX_STATE = 1 << 16  # bytes of what runc says about the container
+
+
+def listen(path: str) -> socket.socket:
+    """The socket to which runc connects."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(BACKLOG)
+    return listener
 
 
 class NotifyKeeper:
