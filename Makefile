@@ -17,7 +17,7 @@ help: ## Show this help
 .PHONY: setup
 setup: .venv/ready ## Make the virtual environment with pinnace, testbed and the developers' tools in it
 
-.venv/ready: pyproject.toml testbed/pyproject.toml constraints.txt | packages
+.venv/ready: pyproject.toml testbed/pyproject.toml constraints.txt hatch_build.py src/pinnace/network/packets.c | packages
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./testbed
 	touch $@
@@ -75,4 +75,4 @@ conformance: setup fetch ## Upstream's conformance tests on a cluster of two nod
 .PHONY: clean
 clean: ## Remove the test bed, if one is left, and everything that is built in this directory
 	if [ -x $(BIN)/testbed ]; then $(BIN)/testbed clean; fi
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv dist build src/pinnace/network/_packets.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -115,12 +115,13 @@ class Init:
         os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Set up the network, and pass the TUN device, the egress listener and the netns socket pair to the agent."""
+        """Set up the network, and pass the egress listener, a netns socket and the TUN device's queues to the agent."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
+        tuns, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.agent.send(messages.Fabric(), tun, egress_listener.fileno(), outside.fileno())
-        os.close(tun)
+        self.agent.send(messages.Fabric(), egress_listener.fileno(), outside.fileno(), *tuns)
+        for tun in tuns:
+            os.close(tun)
         egress_listener.close()
         outside.close()
         self.task("netns-sockets", lambda: netns_sockets.serve(inside), RestartPolicy.ALWAYS)

@@ -18,10 +18,11 @@ import socket
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pinnace.network.tun import MAX_QUEUES
 from pinnace.spec import ServiceRecord
 
 MAX_MESSAGE = 1 << 16  # bytes
-MAX_DESCRIPTORS = 3
+MAX_DESCRIPTORS = 2 + MAX_QUEUES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class EvictPod:
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """The node's network is there. Descriptors: the TUN device, the egress listener, the netns sockets."""
+    """The node's network is there. Descriptors: the egress listener, the netns sockets, the TUN device's queues."""
 
 
 @dataclass(frozen=True, kw_only=True)
