@@ -56,7 +56,7 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
         "flows_new": (POINTER, POINTER, INDEX),
         "flows_add": (INT, POINTER, INT, INT, ADDRESS, ADDRESS, PORT, PORT),
         "flows_remove": (None, POINTER, INDEX),
-        "flows_receive": (INT, POINTER),
+        "flows_receive": (None, POINTER),
         "receive_frames": (INT, INT, POINTER, INDEX),
     }
     for name, (result, *arguments) in functions.items():
@@ -65,13 +65,19 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
     return library
 
 
+def _not_null(pointer: int | None) -> int:
+    if pointer is None:
+        raise MemoryError
+    return pointer
+
+
 class NativeFlows:
     """UDP flows whose datagrams the library moves, in both directions."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._last_used = (ctypes.c_double * MAX_FLOWS)()
-        self.pointer: int = library.flows_new(self._last_used, MAX_FLOWS)
+        self.pointer = _not_null(library.flows_new(self._last_used, MAX_FLOWS))
         self._places: dict[int, int] = {}  # by the descriptor of the socket
         threading.Thread(target=self._receive, daemon=True, name="flows").start()
 
@@ -108,17 +114,19 @@ class NativeQueue:
         self._number = number
         self._buffer = bytearray(SEND_BUFFER)
         self._address = (ctypes.c_char * SEND_BUFFER).from_buffer(self._buffer)
-        self._pointer = library.queue_new(
-            tun,
-            number,
-            self._address,
-            flows.pointer,
-            ranges.last_index + 1,
-            int(ranges.pods.network_address),
-            int(ranges.pods.broadcast_address) + 1,
-            int(ranges.nodes.network_address),
-            int(ranges.nodes.broadcast_address) + 1,
-            int(ranges.resolver),
+        self._pointer = _not_null(
+            library.queue_new(
+                tun,
+                number,
+                self._address,
+                flows.pointer,
+                ranges.last_index + 1,
+                int(ranges.pods.network_address),
+                int(ranges.pods.broadcast_address) + 1,
+                int(ranges.nodes.network_address),
+                int(ranges.nodes.broadcast_address) + 1,
+                int(ranges.resolver),
+            )
         )
 
     def next_frame(self) -> memoryview:

@@ -52,6 +52,7 @@ struct flow {
 struct flows {
     pthread_rwlock_t lock; /* for writing: flows come and go; for reading: their sockets are used */
     int epoll;
+    unsigned char *frame; /* of the one thread that receives */
     double *last_used; /* by place: seconds of CLOCK_MONOTONIC; Python reads them */
     uint32_t size;
     struct flow flow[];
@@ -232,13 +233,16 @@ int queue_send(struct queue *queue, uint32_t index, const unsigned char *frame, 
 struct flows *flows_new(double *last_used, uint32_t size)
 {
     struct flows *flows = calloc(1, sizeof *flows + size * sizeof flows->flow[0]);
-    if (!flows)
+    unsigned char *frame = malloc(MAX_FRAME);
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (!flows || !frame || epoll < 0)
         return NULL;
     pthread_rwlockattr_t attributes;
     pthread_rwlockattr_init(&attributes);
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     pthread_rwlock_init(&flows->lock, &attributes);
-    flows->epoll = epoll_create1(EPOLL_CLOEXEC);
+    flows->epoll = epoll;
+    flows->frame = frame;
     flows->last_used = last_used;
     flows->size = size;
     for (uint32_t place = 0; place < size; place++)
@@ -336,9 +340,10 @@ static void write_headers(unsigned char *frame, const struct flow_key *key, size
     write_16(udp + 6, 0);
 }
 
-static void receive_answer(struct flows *flows, uint32_t place, unsigned char *frame)
+static void receive_answer(struct flows *flows, uint32_t place)
 {
     enum { HEADERS = VNET_HEADER + IP_HEADER + UDP_HEADER, MAX_PAYLOAD = 65535 - IP_HEADER - UDP_HEADER };
+    unsigned char *frame = flows->frame;
     struct flow_key key;
     int tun = -1;
     ssize_t count = -1;
@@ -358,20 +363,14 @@ static void receive_answer(struct flows *flows, uint32_t place, unsigned char *f
     }
 }
 
-/* Write what comes from the outside to the device, until a signal or an error. Returns a negative errno. */
-int flows_receive(struct flows *flows)
+/* Write what comes from the outside to the device, until a signal. */
+void flows_receive(struct flows *flows)
 {
     struct epoll_event events[EVENTS];
-    unsigned char *frame = malloc(MAX_FRAME);
-    if (!frame)
-        return -ENOMEM;
     int count;
     while ((count = epoll_wait(flows->epoll, events, EVENTS, -1)) >= 0)
         for (int i = 0; i < count; i++)
-            receive_answer(flows, events[i].data.u32, frame);
-    int error = errno;
-    free(frame);
-    return -error;
+            receive_answer(flows, events[i].data.u32);
 }
 
 /* --- from the TUN device ----------------------------------------------------------------------------------------- */
