@@ -49,7 +49,7 @@ class Link:
 
     def __init__(self, queue: Queue, index: int, peer: int, secret: bytes, lookup: Lookup) -> None:
         self.peer = peer
-        self._device_queue = queue
+        self._tun_queue = queue
         self._index = index
         self._secret = secret
         self._lookup = lookup
@@ -64,7 +64,7 @@ class Link:
         if not self._socket and not self._enqueue(frame):
             return
         try:
-            self._device_queue.send(self.peer, frame)
+            self._tun_queue.send(self.peer, frame)
         except OSError:
             self.close()
 
@@ -111,7 +111,7 @@ class Link:
             self._socket = None
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)  # wakes those who use the socket: the queue, and ``_watch``
-        self._device_queue.disconnect(self.peer, sock)
+        self._tun_queue.disconnect(self.peer, sock)
         sock.close()
 
     def _dial(self) -> None:
@@ -136,12 +136,12 @@ class Link:
                     sock.sendall(self._queue[0])
                     self._queued_bytes -= len(self._queue.popleft())
                 sock.setblocking(False)
-                self._device_queue.connect(self.peer, sock)
+                self._tun_queue.connect(self.peer, sock)
                 self._socket = sock
                 threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
             except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
                 self._socket = None
-                self._device_queue.disconnect(self.peer, sock)
+                self._tun_queue.disconnect(self.peer, sock)
                 sock.close()
                 raise OSError("the connection cannot be used") from error
 
