@@ -215,6 +215,7 @@ class Agent:
 
     def _add_network(self, fabric: dict[str, int], links_at: socket.socket, proxy_at: ProxyListeners) -> None:
         egress_listener, netns_sockets = fabric["egress"], fabric["proxy"]
+        queues = [descriptor for name, descriptor in fabric.items() if name.startswith(messages.TUN_QUEUE)]
         cluster = self.node.cluster
         addresses = tcp_proxy.ProxyAddresses(
             ranges=cluster.ranges,
@@ -222,7 +223,7 @@ class Agent:
             api=(str(cluster.ranges.node(HEAD)), API_PORT),
             api_name=cluster.api_name,
         )
-        self._helper("links", lambda channel: self._route(channel, fabric["tun"], links_at))
+        self._helper("links", lambda channel: self._route(channel, queues, links_at))
         self._helper(
             "proxy",
             lambda _channel: tcp_proxy.run(
@@ -438,11 +439,12 @@ class Agent:
         head_watch.wait_for_end(self.node.cluster, self.node.index)
         channel.send(messages.Stop())
 
-    def _route(self, channel: Channel, tun: int, links_at: socket.socket) -> None:
+    def _route(self, channel: Channel, tuns: list[int], links_at: socket.socket) -> None:
         """Route the node's packets."""
         cluster = self.node.cluster
+        loop = router.packet_loop(tuns, cluster.ranges, say)
         router.run(
-            tun,
+            loop,
             links_at,
             self.secret,
             index=self.node.index,

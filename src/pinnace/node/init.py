@@ -125,7 +125,7 @@ class Init:
     def _network(self) -> None:
         """Set up the network, and pass to the agent what it serves on the host's: see ``messages.Fabric``."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
+        queues, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
         proxy, proxy_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sockets, sockets_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         served = {"egress": egress_listener, "proxy": proxy, "sockets": sockets}
@@ -133,9 +133,10 @@ class Init:
             served["notify"] = notify_keeper.listen(self.notify)
         if self.node.cluster.has_host_network:
             served["shims"] = shim_server.listen(RUN / host_network.SOCKET)
-        names = messages.Fabric(names=("tun", *served))
-        self.agent.send(names, tun, *(sock.fileno() for sock in served.values()))
-        os.close(tun)
+        names = (*(f"{messages.TUN_QUEUE}{number}" for number in range(len(queues))), *served)
+        self.agent.send(messages.Fabric(names=names), *queues, *(sock.fileno() for sock in served.values()))
+        for queue in queues:
+            os.close(queue)
         for sock in served.values():
             sock.close()
         self.task("netns-sockets", lambda: netns_sockets.serve(proxy_inside, sockets_inside), RestartPolicy.ALWAYS)

@@ -22,6 +22,7 @@ from pinnace.spec import ServiceRecord
 
 MAX_MESSAGE = 1 << 16  # bytes
 MAX_DESCRIPTORS = 16
+TUN_QUEUE = "tun"  # begins the name of a queue of the TUN device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +46,10 @@ class EvictPod:
 class Fabric:
     """The node's network is there. ``names`` say what the descriptors are that come with it, in their order.
 
-    ``tun``: the TUN device. ``egress``: the listener to which connections to the outside are redirected. ``proxy`` and
-    ``sockets``: socket pairs for sockets of the fabric (``network.netns_sockets``). ``notify``: the listener for
-    notifications (``node.notify_keeper``). ``shims``: that of ``node.shim_server``, if pods may be in the host's
-    network.
+    ``tun0``, …: the queues of the TUN device. ``egress``: the listener to which connections to the outside are
+    redirected. ``proxy`` and ``sockets``: socket pairs for sockets of the fabric (``network.netns_sockets``).
+    ``notify``: the listener for notifications (``node.notify_keeper``). ``shims``: that of ``node.shim_server``, if
+    pods may be in the host's network.
     """
 
     names: tuple[str, ...]
