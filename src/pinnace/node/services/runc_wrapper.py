@@ -138,12 +138,13 @@ class Edits:
     """What a node adds to its containers.
 
     ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
-    socket to which their calls are sent for native sockets.
+    socket to which their calls are sent for native sockets; ``io_uring``: whether they may have that beside these.
     """
 
     launcher: dict[str, Any] | None
     host: Callable[[], Host]
     notify: str
+    io_uring: bool
 
 
 def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
@@ -158,7 +159,7 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
         last = last_id(Path("/proc/self/gid_map").read_text())
         about = with_ping(with_known_groups(bundle, last), last)
         about = with_launcher(about, added) if added else about
-        about = with_notifications(about, edits.notify) if edits.notify else about
+        about = with_notifications(about, edits.notify, io_uring=edits.io_uring) if edits.notify else about
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about

@@ -78,3 +78,8 @@ def test_a_rule_of_which_nothing_is_left_goes() -> None:
 )
 def test_profiles_that_have_to_stay(profile: dict[str, Any]) -> None:
     assert catching(profile, LISTENER) is None
+
+
+def test_where_others_are_let_in_there_is_no_io_uring() -> None:
+    profile = with_notifications(bundle(network=POD_NETWORK), LISTENER, io_uring=False)["linux"]["seccomp"]
+    assert profile["syscalls"][-1] == {"names": ["io_uring_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}

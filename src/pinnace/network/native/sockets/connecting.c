@@ -1,8 +1,9 @@
 /* connect(2) of pods, and the addresses that they see.
  *
- * A connection that leaves the node is made by a socket of the host, which takes the place of the pod's own. One to the
- * outside is connected straight away. One to a pod goes to the agent of its node, which is told which pod and port are
- * wanted; after its YES every byte belongs to the two pods. Whatever does not succeed is left to the general path. */
+ * A connection that leaves the node is made by a socket of the host, which takes the place of the pod's own when it is
+ * connected. (With a socket that is not, a pod could reach the host's own addresses.) One to a pod goes to the agent of
+ * its node, which is told which pod and port are wanted; after its YES every byte belongs to the two pods. Whatever does
+ * not succeed, or not soon enough for a caller that does not want to wait, is left to the general path. */
 #include "sockets.h"
 
 #include <arpa/inet.h>
@@ -18,6 +19,7 @@
 
 enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
+  OUTSIDE_LIMIT = 20,     /* milliseconds for one to the outside whose caller does not want to wait */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
   VALID_INTERVAL = 1000,  /* milliseconds between looks whether callers still wait */
@@ -152,8 +154,9 @@ static void fail(struct connecting *this, int code) {
   finish(this);
 }
 
-/* Put the host's socket in its place, and answer the call. */
-static void put(struct connecting *this, int result, enum counter counter) {
+/* Put the host's socket in its place, and answer the call. Who does not want to wait is told that it takes a moment. */
+static void put(struct connecting *this, enum counter counter) {
+  int result = this->blocking ? 0 : -EINPROGRESS;
   struct endpoint local = v4_endpoint(this->pod, 0), real;
   if (own_address(this->fd, &real)) local.port = real.port;
   uint64_t cookie = socket_cookie(this->fd);
@@ -178,24 +181,21 @@ static void outside_connected(struct watch *watch, uint32_t events) {
   if (code)
     fail(this, code > 0 ? code : ECONNABORTED);
   else
-    put(this, 0, OUTSIDE);
+    put(this, OUTSIDE);
 }
 
 static void connect_outside(struct connecting *this) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(this->family, &this->wanted, &address);
+  uint64_t limit = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) : OUTSIDE_LIMIT;
   this->stage = OUTSIDE_CONNECT;
+  this->deadline = limit ? now_ms() + limit : 0;
   if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
-    put(this, 0, OUTSIDE);
+    put(this, OUTSIDE);
   else if (errno != EINPROGRESS)
     fail(this, errno);
-  else if (!this->blocking)
-    put(this, -EINPROGRESS, OUTSIDE);
-  else {
-    uint64_t limit = timeout_ms(this->fd, SO_SNDTIMEO);
-    this->deadline = limit ? now_ms() + limit : 0;
-    if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected)) fail(this, ENOBUFS);
-  }
+  else if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected))
+    take_general_path(this);
 }
 
 /* --- to a pod ------------------------------------------------------------------------------------------------------- */
@@ -259,7 +259,7 @@ static bool receive_step(struct connecting *this, size_t size) {
 }
 
 static void send_request(struct connecting *this, const struct peer *peer) {
-  struct endpoint own;
+  struct endpoint own = {0};
   uint8_t message[PROOF + REQUEST];
   dialler_proof(this->buffer, owner(&this->target), peer->ip, peer->port, message, this->expected);
   own_address(this->fd, &own);
@@ -297,7 +297,7 @@ static void peer_ready(struct watch *watch, uint32_t events) {
         return;
       }
       set_nodelay(this->fd, this->nodelay);
-      put(this, this->blocking ? 0 : -EINPROGRESS, PODS);
+      put(this, PODS);
       make_spare(peer);
       return;
     default: return;
@@ -356,29 +356,22 @@ void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
 
 /* --- calls ----------------------------------------------------------------------------------------------------------- */
 
-/* Answer for a socket that is one of the host's already, unless it may be connected once more. */
-static bool is_connected(struct call *call, int own) {
+/* What connect(2) says of a socket that is one of the host's already. */
+static int answer_for_native(const struct call *call, int own) {
   uint64_t cookie = socket_cookie(own);
-  if (call->slot->planned != NO_ANSWER) { /* an earlier server was killed before it could answer */
-    answer(call, call->slot->planned);
-    return true;
-  }
+  if (call->slot->planned != NO_ANSWER) return call->slot->planned; /* an earlier server could not say it any more */
   for (int i = 0; i < MAX_UNANSWERED; i++)
     if (unanswered[i].cookie == cookie) {
       unanswered[i].cookie = 0;
-      answer(call, unanswered[i].answer);
-      return true;
+      return unanswered[i].answer;
     }
-  int state = tcp_state(own);
-  if (state == TCP_CLOSE) return false;
-  answer(call, state == TCP_SYN_SENT ? -EALREADY : -EISCONN);
-  return true;
+  return -EISCONN;
 }
 
 /* Begin a native connection, if the caller's socket can be replaced without a difference for the application. */
-static bool begin(struct call *call, int own, bool native, const struct connecting *about, enum path path) {
+static bool begin(struct call *call, int own, const struct connecting *about, enum path path) {
   struct endpoint bound;
-  if (!native && (!own_address(own, &bound) || bound.port)) return false;
+  if (!own_address(own, &bound) || bound.port) return false;
   int flags = descriptor_flags(caller(call), socket_number(call));
   if (flags < 0 || flags & O_ASYNC || !can_be_copied(own) || is_shared(caller(call), socket_number(call), own))
     return false;
@@ -411,8 +404,11 @@ static bool begin(struct call *call, int own, bool native, const struct connecti
 }
 
 static void connect_socket(struct call *call, int own, int family, const void *address, size_t size) {
-  bool native = netns_cookie(own) == host_netns;
-  if (native && is_connected(call, own)) return;
+  uint64_t netns = netns_cookie(own);
+  if (netns == host_netns) {
+    answer(call, answer_for_native(call, own));
+    return;
+  }
   struct connecting about = {.family = family};
   sa_family_t named;
   memcpy(&named, address, sizeof named);
@@ -422,12 +418,8 @@ static void connect_socket(struct call *call, int own, int family, const void *a
     path = choose_path(&about.target);
   }
   if (path == TO_OUTSIDE || path == TO_POD) {
-    about.pod = native ? local_address_in(caller(call), &node.own_pods) : pod_of(caller(call), netns_cookie(own));
-    if (about.pod && begin(call, own, native, &about, path)) return;
-  }
-  if (native) { /* it must not reach the host's own addresses */
-    answer(call, -ECONNABORTED);
-    return;
+    about.pod = pod_of(caller(call), netns);
+    if (about.pod && begin(call, own, &about, path)) return;
   }
   if (path != LOCAL) count(GENERAL);
   let_continue(call);
@@ -464,7 +456,7 @@ void handle_name(struct call *call, bool peer) {
     let_continue(call);
 }
 
-void connecting_tick(uint64_t now) {
+bool connecting_tick(uint64_t now) {
   static uint64_t next_validation;
   bool validate = now >= next_validation;
   if (validate) next_validation = now + VALID_INTERVAL;
@@ -474,11 +466,8 @@ void connecting_tick(uint64_t now) {
     next = this->next;
     if (validate && !is_waited_for(&this->call))
       finish(this);
-    else if (!this->deadline || now < this->deadline)
-      continue;
-    else if (this->stage == OUTSIDE_CONNECT)
-      put(this, -EINPROGRESS, OUTSIDE);
-    else
+    else if (this->deadline && now >= this->deadline)
       take_general_path(this);
   }
+  return all != NULL;
 }

@@ -21,7 +21,7 @@ void watch_change(struct watch *, uint32_t events);
 void watch_remove(struct watch *); /* does not close the descriptor */
 void free_later(void *);           /* after the events at hand: one of them may still point to it */
 uint64_t now_ms(void);
-void loop_run(void (*tick)(uint64_t now)); /* for ever; calls tick at least ten times a second */
+void loop_run(bool (*tick)(uint64_t now)); /* for ever; calls tick ten times a second, or as often as it asks for */
 
 /* --- address.c: addresses ---------------------------------------------------------------------------------------- */
 
@@ -116,7 +116,7 @@ bool is_accept4(const struct call *);
 bool is_waited_for(const struct call *);
 bool let_continue(struct call *);
 bool answer(struct call *, int value); /* a negative one is an errno; false if nobody waits any more */
-bool answer_with_descriptor(struct call *, int fd, bool cloexec);
+int answer_with_descriptor(struct call *, int fd, bool cloexec); /* 0, or an errno; ENOENT if nobody waits */
 bool replace_descriptor(struct call *, int fd, bool cloexec, int answer_that_follows);
 void drop(struct call *);
 int write_address(const struct call *, int family, const struct endpoint *); /* 0, or an errno */
@@ -157,7 +157,7 @@ void handle_connect(struct call *);
 void handle_name(struct call *, bool peer);
 void peer_found(uint32_t index, uint32_t ip, uint16_t port); /* port 0: there is none */
 void services_changed(int table);                            /* a descriptor, see services.py */
-void connecting_tick(uint64_t now);
+bool connecting_tick(uint64_t now); /* whether there are any */
 
 /* --- accepting.c ---------------------------------------------------------------------------------------------------- */
 
