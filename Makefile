@@ -79,4 +79,5 @@ conformance: setup fetch ## Upstream's conformance tests on a cluster of two nod
 .PHONY: clean
 clean: ## Remove the test bed, if one is left, and everything that is built in this directory
 	if [ -x $(BIN)/testbed ]; then $(BIN)/testbed clean; fi
+	find src -name '*.so' -delete
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -16,7 +16,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NETWORK = "src/pinnace/network"
-LIBRARIES = {f"{NETWORK}/native/_sockets.so": f"{NETWORK}/native/sockets"}  # with the directories of their sources
+LIBRARIES = {  # with the directories of their sources
+    f"{NETWORK}/_packets.so": f"{NETWORK}/packets",
+    f"{NETWORK}/native/_sockets.so": f"{NETWORK}/native/sockets",
+}
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-shared", "-fPIC", "-pthread")
 BUILD_LIMIT = 120.0  # seconds
 

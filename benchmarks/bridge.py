@@ -32,13 +32,12 @@ LIMIT = 600.0
 
 
 def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)
 
 
 def slurmjob(name: str, **options: str) -> str:
-    spec = {"script": SCRIPT, "logs": False, "options": {"memory": "10M", "time": "10", **options}}
-    if not options:
-        spec["options"] |= {"workingDirectory": "/home/alice"}
+    options = {"memory": "10M", "time": "10"} | (options or {"workingDirectory": "/home/alice"})
+    spec = {"script": SCRIPT, "logs": False, "options": options}
     head = {"apiVersion": "pinnace.dev/v1alpha1", "kind": "SlurmJob", "metadata": {"name": name}}
     return json.dumps({**head, "spec": spec})
 

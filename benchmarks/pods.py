@@ -51,7 +51,7 @@ spec:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)
 
 
 def figures(name: str, values: list[float], unit: str) -> None:

@@ -31,6 +31,10 @@ OFFERED, WRITABLE = "offered", "open"
 # What the level `restricted` asks of a pod, so that an attack fails for what it attacks, and for nothing else.
 DROPPED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 ORDINARY = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+HOST_NETWORK_CLASS = {
+    "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "host-network"},
+    "handler": "host-network",
+}  # fmt: skip
 # The TCP ports of an address that are open, of those that services of a node have; the proxy's own is above.
 SCAN = """
 import asyncio, sys
@@ -148,6 +152,7 @@ PODS: dict[str, tuple[str, Object]] = {
     "host-path": ("hostPath", ordinary(pod("x"), **volume("hostPath", path="/home/alice"))),
     "privileged": ("privileged", ordinary(pod("x"), of_container={"securityContext": {"privileged": True}})),
     "host-network": ("host namespaces", ordinary(pod("x"), hostNetwork=True)),
+    "host-network-class": ("not found", ordinary(pod("x"), runtimeClassName="host-network")),
     "host-pid": ("host namespaces", ordinary(pod("x"), hostPID=True)),
     "host-port": ("hostPort", ordinary(pod("x"), of_container={"ports": [{"containerPort": 80, "hostPort": 80}]})),
     "root": ("runAsNonRoot", ordinary(pod("x"), securityContext={"seccompProfile": {"type": "RuntimeDefault"}})),
@@ -202,7 +207,7 @@ def test_what_the_role_must_not_give(tenant: PodReference) -> None:
         ("create", "endpointslices"), ("create", "endpoints"), ("impersonate", "users"), ("impersonate", "groups"),
         ("get", "secrets -n kube-system"), ("create", "pods -n kube-system"), ("create", "pods/exec -n kube-system"),
         ("create", "pods -n default"), ("impersonate", "serviceaccounts -n kube-system"),
-        ("create", "slurmjobs.pinnace.dev"),
+        ("create", "slurmjobs.pinnace.dev"), ("create", "runtimeclasses"),
     }  # fmt: skip
 
     def may(*words: str) -> bool:
@@ -214,6 +219,15 @@ def test_what_the_role_must_not_give(tenant: PodReference) -> None:
     assert {(verb, what) for verb, what in asked if may(verb, *part(what))} == set()
     assert may("create", "pods")
     assert not may("get", "pods", "--as", f"system:serviceaccount:{TEAM}:default"), "a pod's token gives nothing"
+
+
+def test_no_node_can_put_a_pod_into_its_hosts_network(restricted: Kubectl, tenant: PodReference) -> None:
+    """Not even if the administrator makes the RuntimeClass that other clusters have."""
+    restricted.apply(json.dumps(HOST_NETWORK_CLASS))
+    tenant.create(ordinary(pod("outward"), runtimeClassName="host-network"))
+    wait_until("the refusal", lambda: "no runtime for" in tenant.events("outward"), limit=60, interval=0.5)
+    tenant("delete", "pod/outward")
+    restricted("delete", "runtimeclass", "host-network")
 
 
 def test_services_that_take_the_addresses_of_others(tenant: PodReference) -> None:

@@ -150,6 +150,20 @@ def test_a_service_in_front_of_jobs_and_exec_into_one(jobs: Kubectl) -> None:
     jobs("delete", "pod", name, "client", "--ignore-not-found")
 
 
+def test_a_job_in_its_hosts_network(jobs: Kubectl) -> None:
+    """Its own name leads to the host's address."""
+    script = "readlink /proc/self/ns/net; echo $PINNACE_HOST_ADDRESS; grep $(hostname) /etc/hosts"
+    jobs.apply(manifest("outward", ["sh", "-c", script], runtimeClassName="host-network"))
+    wait_for_phase(jobs, "outward", "Succeeded")
+    job = job_of(jobs, "outward")
+    network, address, *named = jobs("logs", "outward").split()
+    assert named == [address, "outward"]
+    host = queue(jobs.user, job, "%N")
+    assert network == jobs.user.run("readlink", "/proc/self/ns/net", on=host).stdout.strip()
+    assert address == jobs.user.run("getent", "hosts", host).stdout.split()[0]
+    jobs("delete", "pod", "outward")
+
+
 def test_a_pod_that_waits_says_why_and_its_deletion_ends_the_job(jobs: Kubectl) -> None:
     jobs.apply(manifest("held", ["true"], metadata=flags("-H --time=5")))
     job = job_of(jobs, "held")

@@ -61,6 +61,7 @@ def status(name: str | None, output: OutputFormat) -> None:
             ]
     tables = [
         ("listening", listening(cluster), ("node", "address", "port", "purpose")),
+        ("connections", connections(cluster), ("node", "outside", "pods", "accepted", "general", "spliced")),
         ("services", services, ("node", "name", "state", "restarts", "last")),
     ]
     show_one(about(cluster), output, tables=tables)
@@ -79,6 +80,12 @@ def listening(cluster: Cluster) -> list[dict[str, Any]]:
         host = {"node": record.name, "address": record.address}
         rows += [{**host, "port": port, "purpose": purpose} for port, purpose in ports.items()]
     return rows
+
+
+def connections(cluster: Cluster) -> list[dict[str, Any]]:
+    """How many TCP connections of each node's pods took which path (see ``pinnace.network.native``)."""
+    found = [cluster.directory.connections(index) for index in range(cluster.nodes)]
+    return [asdict(report) | {"node": report.name} for report in found if report]
 
 
 @click.command()

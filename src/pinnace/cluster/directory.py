@@ -42,7 +42,7 @@ from pinnace.node.checks import MIN_HOME_FREE
 from pinnace.node.services.containerd import SANDBOX_IMAGE
 from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, ClusterSpec, NodeRecord, NodeServices, NodeState, read_json, write_json
-from pinnace.spec.records import indices
+from pinnace.spec.records import NodeConnections, indices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -228,6 +228,9 @@ class Directory:
     def records(self) -> list[NodeRecord]:
         """The records of all nodes, in the order of their indices."""
         return [record for index in indices(self.path / "nodes") if (record := self.node(index))]
+
+    def connections(self, index: int) -> NodeConnections | None:
+        return NodeConnections.read(self.path / "nodes", index)
 
     def services(self, index: int) -> NodeServices | None:
         return NodeServices.read(self.path / "nodes", index)

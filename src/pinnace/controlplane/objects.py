@@ -11,6 +11,7 @@ Object = dict[str, Any]
 
 SHARED = "pinnace.dev/shared"  # the provisioners of the storage classes
 SCRATCH = "pinnace.dev/scratch"
+HOST_NETWORK = "host-network"  # the RuntimeClass, and containerd's runtime handler
 
 
 def default_service_account() -> list[tuple[str, Object]]:
@@ -79,6 +80,12 @@ def storage_classes() -> list[tuple[str, Object]]:
         _storage_class("shared-retain", SHARED, reclaim="Retain"),
         _storage_class("scratch", SCRATCH, binding="WaitForFirstConsumer"),
     ]
+
+
+def host_network_class() -> list[tuple[str, Object]]:
+    """The RuntimeClass of pods in the hosts' network (see ``node.shim_server``); not in restricted clusters."""
+    body = make_object("node.k8s.io/v1", "RuntimeClass", HOST_NETWORK) | {"handler": HOST_NETWORK}
+    return [("/apis/node.k8s.io/v1/runtimeclasses", body)]
 
 
 def common_objects() -> list[tuple[str, Object]]:

@@ -1,18 +1,15 @@
 """Links: TCP connections that carry packets from one node's TUN device to another's.
 
 A node dials a peer when it has the first packet for it, and sends over that connection alone. It receives over the
-connections that its peers dial. So there is no full mesh at start, and each direction recovers on its own.
-
-A frame is its length (4 bytes), then what was read from the TUN device: the virtio header and the packet.
+connections that its peers dial. So there is no full mesh at start, and each direction recovers on its own. Every queue
+of the TUN device has a link of its own to each peer. ``packet_loop`` moves the packets over them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -22,22 +19,21 @@ from typing import TYPE_CHECKING
 from pinnace.network.accepting import Acceptor
 from pinnace.network.control import receive_stop
 from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial, listener_name, listening
-from pinnace.network.tun import MAX_FRAME
+from pinnace.network.packet_loop import FRAME_HEADER, destination
+from pinnace.network.tun import MAX_QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinnace.network.lookup import Address, Lookup
+    from pinnace.network.packet_loop import PacketLoop, Queue
 
-LENGTH = struct.Struct("!I")
 MAX_LOOKUP_BYTES = 1 << 18  # queued while a peer is looked up; frames beyond are dropped, as a network may do
 MAX_DIALLING_BYTES = 1 << 22  # queued while it is dialled
 DIAL_BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between attempts to dial
 DIAL_TIMEOUT = 30.0  # seconds of failed attempts after which the queue is dropped; the next frame dials again
-SEND_TIMEOUT_MS = 200  # milliseconds that a full socket may block the node's packets before frames are dropped
 FLUSH_TIMEOUT = 5.0  # seconds for a new connection to take the queue
-RECEIVE_BUFFER = 1 << 20
-MAX_CONNECTIONS_PER_PEER = 4  # one for packets, one that watches the head, and dead ones that we have not noticed yet
+MAX_CONNECTIONS_PER_PEER = 2 * (MAX_QUEUES + 1)  # one for each queue, one that watches the head; as many dead ones
 
 
 class LinkState(StrEnum):
@@ -49,35 +45,34 @@ class LinkState(StrEnum):
 
 
 class Link:
-    """The sending side towards one peer."""
+    """The sending side of a queue towards one peer."""
 
-    def __init__(self, index: int, peer: int, secret: bytes, lookup: Lookup) -> None:
+    def __init__(self, queue: Queue, index: int, peer: int, secret: bytes, lookup: Lookup) -> None:
         self.peer = peer
+        self._tun_queue = queue
         self._index = index
         self._secret = secret
         self._lookup = lookup
         self._socket: socket.socket | None = None
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._rest = b""  # of a frame that was sent in part
         self._lock = threading.Lock()
         self._state = LinkState.IDLE
 
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the socket is full; queue it if there is no connection yet."""
-        sock = self._socket or self._enqueue(frame)
-        if sock is None:
+        if not self._socket and not self._enqueue(frame):
             return
         try:
-            self._send(sock, frame)
-        except (OSError, ValueError):  # ValueError: the socket was closed between two system calls
+            self._tun_queue.send(self.peer, frame)
+        except OSError:
             self.close()
 
-    def _enqueue(self, frame: memoryview) -> socket.socket | None:
-        """Queue a frame, and look the peer up if nobody does yet. Returns the connection if there is one by now."""
+    def _enqueue(self, frame: memoryview) -> bool:
+        """Queue a frame, and look the peer up if nobody does yet. Whether there is a connection by now instead."""
         with self._lock:
             if self._socket:  # connected while we waited for the lock
-                return self._socket
+                return True
             max_bytes = MAX_DIALLING_BYTES if self._state is LinkState.DIALLING else MAX_LOOKUP_BYTES
             if self._queued_bytes + len(frame) <= max_bytes:
                 self._queue.append(bytes(frame))
@@ -87,7 +82,7 @@ class Link:
                 self._state = LinkState.LOOKUP
         if is_first:
             self._lookup.request(self)
-        return None
+        return False
 
     def found(self) -> None:
         """Dial: the lookup has found the peer's address."""
@@ -104,42 +99,20 @@ class Link:
             self._queued_bytes = 0
             self._state = LinkState.IDLE
 
-    def _send(self, sock: socket.socket, frame: memoryview) -> None:
-        if self._rest and not self._flush(sock):
-            return
-        try:
-            sent = sock.send(frame)
-        except BlockingIOError:
-            if not self._writable(sock):
-                return
-            sent = 0
-        if sent < len(frame):
-            self._rest = bytes(frame[sent:])
-            self._flush(sock)
-
-    def _flush(self, sock: socket.socket) -> bool:
-        """Send the rest of a frame that was sent in part. The rest is never dropped: it would break the framing."""
-        while self._rest:
-            if not self._writable(sock):
-                return False
-            with contextlib.suppress(BlockingIOError):
-                self._rest = self._rest[sock.send(self._rest) :]
-        return True
-
-    @staticmethod
-    def _writable(sock: socket.socket) -> bool:
-        poll = select.poll()
-        poll.register(sock, select.POLLOUT)
-        return bool(poll.poll(SEND_TIMEOUT_MS))
-
     def close(self) -> None:
         """Close the connection; the next frame makes another."""
-        sock, self._socket = self._socket, None
-        self._rest = b""
-        if sock:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # close() alone has no effect while ``_watch`` polls the socket
-            sock.close()
+        self._close(self._socket)
+
+    def _close(self, sock: socket.socket | None) -> None:
+        """Close a connection, unless that was done already."""
+        with self._lock:
+            if sock is None or self._socket is not sock:
+                return
+            self._socket = None
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)  # wakes those who use the socket: the queue, and ``_watch``
+        self._tun_queue.disconnect(self.peer, sock)
+        sock.close()
 
     def _dial(self) -> None:
         """Connect and send the queue; after DIAL_TIMEOUT, give up."""
@@ -163,10 +136,12 @@ class Link:
                     sock.sendall(self._queue[0])
                     self._queued_bytes -= len(self._queue.popleft())
                 sock.setblocking(False)
+                self._tun_queue.connect(self.peer, sock)
                 self._socket = sock
                 threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
             except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
                 self._socket = None
+                self._tun_queue.disconnect(self.peer, sock)
                 sock.close()
                 raise OSError("the connection cannot be used") from error
 
@@ -178,8 +153,7 @@ class Link:
         except ValueError:  # closed before this thread began
             return
         poll.poll()
-        if self._socket is sock:
-            self.close()
+        self._close(sock)
 
     def _connect(self, address: Address) -> socket.socket:
         sock = socket.create_connection(address, timeout=5)
@@ -209,58 +183,27 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
 
 
-def send_from_tun(
-    tun: int, route: Callable[[int], Link | Discard | None], egress: Callable[[memoryview], None]
+def send_from_queue(
+    queue: Queue, route: Callable[[int], Link | Discard | None], egress: Callable[[memoryview, int], None]
 ) -> None:
-    """Send packets from the TUN device over the link that ``route`` gives for their destination, for ever.
+    """Send the packets that the queue does not send by itself over the link that ``route`` gives, for ever.
 
-    ``egress`` gets the packets for which it gives None.
+    ``egress`` gets the packets for which it gives None, and the TUN queue that their answers go to.
     """
-    buffer = bytearray(LENGTH.size + MAX_FRAME)
-    view = memoryview(buffer)
-    packet = view[LENGTH.size :]
-    destination = struct.Struct("!I")
     while True:
-        count = os.readv(tun, [packet])
-        if packet[10] >> 4 != 4:
-            continue
-        link = route(destination.unpack_from(packet, 26)[0])
+        frame = queue.next_frame()
+        link = route(destination(frame))
         if link is None:
-            egress(packet[:count])
+            egress(frame[FRAME_HEADER.size :], queue.tun)
         else:
-            LENGTH.pack_into(buffer, 0, count)
-            link.send(view[: LENGTH.size + count])
-
-
-def receive_to_tun(sock: socket.socket, tun: int) -> None:
-    """Write the packets of a peer's connection to the TUN device, until the connection ends."""
-    buffer = bytearray(RECEIVE_BUFFER)
-    view = memoryview(buffer)
-    begin = end = 0
-    while count := sock.recv_into(view[end:]):
-        end += count
-        while end - begin >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(buffer, begin)
-            if length > MAX_FRAME:
-                raise HandshakeError("a frame of impossible length")
-            if end - begin - LENGTH.size < length:
-                break
-            begin += LENGTH.size
-            with contextlib.suppress(OSError):  # the kernel refuses malformed packets; the connection goes on
-                os.write(tun, view[begin : begin + length])
-            begin += length
-        if begin == end:
-            begin = end = 0
-        elif RECEIVE_BUFFER - end < LENGTH.size + MAX_FRAME:
-            buffer[: end - begin] = buffer[begin:end]
-            begin, end = 0, end - begin
+            link.send(frame)
 
 
 class Receivers:
     """The connections over which peers send to us: of each peer the newest MAX_CONNECTIONS_PER_PEER."""
 
-    def __init__(self, tun: int) -> None:
-        self._tun = tun
+    def __init__(self, loop: PacketLoop) -> None:
+        self._loop = loop
         self._by_peer: dict[int, deque[socket.socket]] = {}
         self._lock = threading.Lock()
 
@@ -287,19 +230,19 @@ class Receivers:
         try:
             with contextlib.suppress(OSError, HandshakeError):
                 keep_alive(sock)
-                receive_to_tun(sock, self._tun)
+                self._loop.receive(sock)
         finally:
             self._remove(sock, peer)
             sock.close()
 
 
 def serve(
-    listener: socket.socket, secret: bytes, *, index: int, address: str, last_index: int, tun: int,
+    listener: socket.socket, secret: bytes, *, index: int, address: str, last_index: int, loop: PacketLoop,
     on_stop: Callable[[], None],
 ) -> None:  # fmt: skip
     """Accept the peers of node ``index``, for ever. ``on_stop`` is called when the user's command asks to end."""
     name = listener_name(index, address, listener.getsockname()[1])
-    receivers = Receivers(tun)
+    receivers = Receivers(loop)
 
     def protocol(peer: int) -> Protocol | None:
         if peer == NO_NODE:

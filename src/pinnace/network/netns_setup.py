@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.network.fabric import ip_batch, nft_rules, sysctls
 from pinnace.network.splice import BACKLOG
-from pinnace.network.tun import open_tun
+from pinnace.network.tun import open_tun, queue_count
 
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
@@ -23,20 +23,20 @@ def add_sbin_to_path() -> None:
     os.environ["PATH"] = ":".join([*path, *(place for place in ("/usr/sbin", "/sbin") if place not in path)])
 
 
-def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[int, socket.socket]:
-    """Make interfaces, routes and rules. Returns the TUN device's descriptor and the egress listener.
+def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[list[int], socket.socket]:
+    """Make interfaces, routes and rules. Returns the descriptors of the TUN device's queues, and the egress listener.
 
     TCP connections to the outside are redirected to the egress listener. ``last_group`` is the highest group ID of the
     node; all groups may use ICMP echo sockets.
     """
-    tun = open_tun()
+    tuns = open_tun(queues=queue_count())
     _run_with_input(["ip", "-batch", "-"], ip_batch(ranges, index))
     for name, value in sysctls(last_group).items():
         with contextlib.suppress(FileNotFoundError):
             Path("/proc/sys", name).write_text(value)
     egress_listener = socket.create_server(("0.0.0.0", 0), backlog=BACKLOG)  # noqa: S104 - of the fabric's own namespace
     _run_with_input(["nft", "-f", "-"], nft_rules(ranges, index, egress_listener.getsockname()[1]))
-    return tun, egress_listener
+    return tuns, egress_listener
 
 
 def _run_with_input(argv: list[str], text: str) -> None:

@@ -6,12 +6,16 @@ import os
 import threading
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pinnace.network import links
+from pinnace.network import links, native_packet_loop
 from pinnace.network.accepting import raise_file_limit
+from pinnace.network.c_library import LibraryError
 from pinnace.network.egress import Egress
 from pinnace.network.lookup import Lookup
+from pinnace.network.native_packet_loop import NativePacketLoop
+from pinnace.network.packet_loop import PythonPacketLoop
 
 if TYPE_CHECKING:
     import socket
@@ -19,12 +23,16 @@ if TYPE_CHECKING:
 
     from pinnace.network.addresses import Ranges
     from pinnace.network.lookup import Address
+    from pinnace.network.packet_loop import PacketLoop, Queue
+
+LOOP_VARIABLE = "PINNACE_PACKET_LOOP"  # "python": do not use the library
 
 
 @dataclass(kw_only=True)
 class Routes:
-    """Maps a destination address to the link of the node that has it."""
+    """Maps a destination address to the link of the node that has it, for the packets of one queue."""
 
+    queue: Queue
     index: int
     ranges: Ranges
     secret: bytes
@@ -40,12 +48,27 @@ class Routes:
             return links.Discard()
         link = self._links.get(owner)
         if link is None:
-            link = self._links[owner] = links.Link(self.index, owner, self.secret, self.lookup)
+            link = self._links[owner] = links.Link(self.queue, self.index, owner, self.secret, self.lookup)
         return link
 
 
+def packet_loop(tuns: Sequence[int], ranges: Ranges, say: Callable[[str], None]) -> PacketLoop:
+    """The loop in C where its library was built, otherwise the one in Python. ``say`` is told which, and why."""
+    reason = f"${LOOP_VARIABLE} asks for it"
+    if os.environ.get(LOOP_VARIABLE) != "python":
+        try:
+            loop = NativePacketLoop(native_packet_loop.load(), tuns, ranges)
+        except LibraryError as error:
+            reason = str(error)
+        else:
+            say(f"packet loop: C, {len(tuns)} queue(s)")
+            return loop
+    say(f"packet loop: Python, {len(tuns)} queue(s): {reason}")
+    return PythonPacketLoop(tuns)
+
+
 def run(
-    tun: int,
+    loop: PacketLoop,
     listener: socket.socket,
     secret: bytes,
     *,
@@ -62,23 +85,39 @@ def run(
     called when the user's command asks to end the cluster.
     """
     raise_file_limit()
-    routes = Routes(index=index, ranges=ranges, secret=secret, lookup=Lookup(find))
-    egress = Egress(tun, ranges, lambda: list(name_servers))
+    lookup = Lookup(find)
+    egress = Egress(ranges, name_servers, loop.udp_flows)
 
     def serve() -> None:
+        links.serve(
+            listener,
+            secret,
+            index=index,
+            address=address,
+            last_index=ranges.last_index,
+            loop=loop,
+            on_stop=on_stop,
+        )
+
+    def send(queue: Queue) -> None:
+        routes = Routes(queue=queue, index=index, ranges=ranges, secret=secret, lookup=lookup)
+        links.send_from_queue(queue, routes.link, egress.send)
+
+    first, *others = loop.queues
+    _start(serve, "links")
+    for queue in others:
+        _start(partial(send, queue), "queue")
+    send(first)
+
+
+def _start(work: Callable[[], None], name: str) -> None:
+    """Run a part in a thread. When one ends the rest is of no use: the process ends, and the agent starts it again."""
+
+    def run_or_exit() -> None:
         try:
-            links.serve(
-                listener,
-                secret,
-                index=index,
-                address=address,
-                last_index=ranges.last_index,
-                tun=tun,
-                on_stop=on_stop,
-            )
-        finally:  # a node that only sends is of no use: end this process, so that the agent starts it again
+            work()
+        finally:
             traceback.print_exc()
             os._exit(1)
 
-    threading.Thread(target=serve, daemon=True, name="links").start()
-    links.send_from_tun(tun, routes.link, egress.send)
+    threading.Thread(target=run_or_exit, daemon=True, name=name).start()

@@ -36,16 +36,17 @@ from pinnace.interpreter import python_argv
 from pinnace.network import listening, router, tcp_proxy
 from pinnace.network.native import server as native
 from pinnace.network.splice import BACKLOG
-from pinnace.node import head_watch, messages
+from pinnace.node import head_watch, messages, shim_server
 from pinnace.node.certificates import Certificates
-from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, wake_on_signals
+from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
-from pinnace.node.notify_keeper import NotifyKeeper, NotifySource
+from pinnace.node.notify_keeper import NotifyKeeper
 from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
 from pinnace.podjobs import head_access, joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
+from pinnace.sandbox.entering import first_process
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.spec import API_PORT, HEAD, NodeRecord, NodeServices, NodeSpec, NodeState, ServiceRecord, write_json
 from pinnace.spec.records import NodeAddresses, NodeConnections
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
 
 SOCKETS = "sockets"  # the server of native sockets
+SOCKETS_BACK_OFF = (0.0, 0.1, 0.3)  # seconds before it is started again: pods wait for it
+MAX_SOCKETS_RESTARTS = 20  # in a row, after which all is left to the general path until it has run for a minute
 
 
 def name_servers() -> list[str]:
@@ -103,6 +106,7 @@ class Agent:
         self.supervisor = Supervisor(self._services_changed)
         self.monitor = 0
         self.init: Channel
+        self.shims: socket.socket | None = None  # where shims in the host's network are asked for
         self.failure = ""  # why init has ended
         self.exit_code = joining.EVICTED if node.pod else 0  # of a pod that nobody asked: its head is gone
         self.inside: tuple[ServiceRecord, ...] = ()  # what init supervises
@@ -142,6 +146,7 @@ class Agent:
         try:
             if signals:  # while the node was made: nothing runs in it yet
                 os.kill(self.monitor, namespaces.AGENT_GONE)
+            self.shims = socket.socket(fileno=fabric["shims"]) if "shims" in fabric else None
             self._add_network(fabric, links_at, proxy_at)
             if sockets_at:
                 self._add_native_sockets(fabric, sockets_at)
@@ -167,11 +172,11 @@ class Agent:
         )
         record.write(self.node.cluster.node_file(self.node.index))
 
-    def _receive_fabric(self) -> list[int]:
+    def _receive_fabric(self) -> dict[str, int]:
         """The descriptors of the node's network, from init."""
         message, descriptors = self.init.receive_with_descriptors()
         if isinstance(message, messages.Fabric):
-            return descriptors
+            return dict(zip(message.names, descriptors, strict=True))
         reason = message.reason if isinstance(message, messages.Failed) else ""
         raise NodeError(reason or "its network could not be made")
 
@@ -208,8 +213,9 @@ class Agent:
 
     # --- the processes beside the agent ---------------------------------------------------------------------------
 
-    def _add_network(self, fabric: list[int], links_at: socket.socket, proxy_at: ProxyListeners) -> None:
-        tun, egress_listener, netns_sockets, *_ = fabric
+    def _add_network(self, fabric: dict[str, int], links_at: socket.socket, proxy_at: ProxyListeners) -> None:
+        egress_listener, netns_sockets = fabric["egress"], fabric["proxy"]
+        queues = [descriptor for name, descriptor in fabric.items() if name.startswith(messages.TUN_QUEUE)]
         cluster = self.node.cluster
         addresses = tcp_proxy.ProxyAddresses(
             ranges=cluster.ranges,
@@ -217,7 +223,7 @@ class Agent:
             api=(str(cluster.ranges.node(HEAD)), API_PORT),
             api_name=cluster.api_name,
         )
-        self._helper("links", lambda channel: self._route(channel, tun, links_at))
+        self._helper("links", lambda channel: self._route(channel, queues, links_at))
         self._helper(
             "proxy",
             lambda _channel: tcp_proxy.run(
@@ -230,8 +236,7 @@ class Agent:
             ),
         )
 
-    def _add_native_sockets(self, fabric: list[int], listener: socket.socket) -> None:
-        *_, fabric_sockets, notify_listener = fabric
+    def _add_native_sockets(self, fabric: dict[str, int], listener: socket.socket) -> None:
         cluster, index = self.node.cluster, self.node.index
         memory = native.Memory()
         node = native.Node(
@@ -240,21 +245,23 @@ class Agent:
             secret=self.secret,
             address=self.host_address,
             listener=listener,
-            fabric_sockets=fabric_sockets,
+            fabric_sockets=fabric["sockets"],
             find=NodeAddresses(cluster.nodes).sockets,
             access=lambda: head_access.access(cluster, "kube-proxy"),
             report=lambda counts: NodeConnections(name=self.node.name, **counts).write(cluster.nodes, index),
         )
         self.notifications = NotifyKeeper(
-            socket.socket(fileno=notify_listener),
+            socket.socket(fileno=fabric["notify"]),
             self._pass_notifications,
         )
-        service = Service(
-            name=SOCKETS,
-            run=Function(work=lambda channel: native.run(node, memory, NotifySource(channel))),
-            on_start=self.notifications.pass_all,
-        )
-        self.supervisor.add(service)
+        notifications = self.notifications
+
+        def serve(channel: Channel) -> None:
+            running = self.supervisor.find(SOCKETS)
+            unstable = running is not None and running.restarts > MAX_SOCKETS_RESTARTS
+            native.run(node, memory, notifications.source(channel), pass_through=unstable)
+
+        self.supervisor.add(Service(name=SOCKETS, run=Function(work=serve), back_off=SOCKETS_BACK_OFF))
 
     def _pass_notifications(self, key: int, descriptor: int) -> None:
         self.supervisor.send(SOCKETS, messages.Notifications(key=key), descriptor)
@@ -309,7 +316,8 @@ class Agent:
             self._write_services()
             channels = self.supervisor.channels()
             poll = select.poll()
-            for descriptor in (wake, *([self.init.fileno()] if self.init.fileno() >= 0 else []), *channels):
+            descriptors = (wake, self.init.fileno(), self.shims.fileno() if self.shims else -1, *channels)
+            for descriptor in (number for number in descriptors if number >= 0):
                 poll.register(descriptor, select.POLLIN)
             if self.notifications:
                 self.notifications.register(poll)
@@ -319,6 +327,8 @@ class Agent:
                     os.read(wake, WAKEUPS)
                 elif descriptor == self.init.fileno():
                     self._init_message()
+                elif self.shims and descriptor == self.shims.fileno():
+                    self._start_shim(self.shims)
                 elif descriptor in channels:
                     self.supervisor.receive(channels[descriptor])
                 elif self.notifications:
@@ -340,6 +350,14 @@ class Agent:
                 self.failure = reason
             case None:
                 self.init.close()  # its monitor ends next
+
+    def _start_shim(self, listener: socket.socket) -> None:
+        """In a process of its own. If there is none to be had, the connection ends, and the kubelet tries again."""
+        shim = self.node.binary("containerd-shim-runc-v2")
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                fork(lambda: shim_server.start_shim(connection, shim, first_process(self.monitor)))
 
     def _reap(self) -> bool:
         """Take note of all children that have ended. Whether the node has."""
@@ -421,11 +439,12 @@ class Agent:
         head_watch.wait_for_end(self.node.cluster, self.node.index)
         channel.send(messages.Stop())
 
-    def _route(self, channel: Channel, tun: int, links_at: socket.socket) -> None:
+    def _route(self, channel: Channel, tuns: list[int], links_at: socket.socket) -> None:
         """Route the node's packets."""
         cluster = self.node.cluster
+        loop = router.packet_loop(tuns, cluster.ranges, say)
         router.run(
-            tun,
+            loop,
             links_at,
             self.secret,
             index=self.node.index,

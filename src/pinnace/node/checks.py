@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from pinnace import ownership
 from pinnace.errors import NodeError
 from pinnace.network.addresses import choose, routes
+from pinnace.network.native import support
 from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
 from pinnace.sandbox import ids, namespaces, scratch
 from pinnace.sandbox.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
@@ -43,7 +44,7 @@ SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host
 MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 MIN_SCRATCH_FREE = 256 << 20  # bytes on a host: a node without any image
 AMPLE_FREE = 5 << 30  # bytes; with less, images of an ordinary size may not fit
-INOTIFY_INSTANCES = 8  # inotify instances of a node: five of the kubelet's, two of containerd's, one of kube-proxy's
+INOTIFY_INSTANCES = 9  # inotify instances of a node: five of the kubelet's, three of containerd's, one of kube-proxy's
 CLOCK_SKEW_WARNING = 60.0  # seconds of difference between clocks that are worth a word
 
 
@@ -83,6 +84,7 @@ def host_checks(base: Path) -> Iterator[Check]:
     needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base), watches()]
     yield from needed
     yield addresses()
+    yield native_sockets()
     if not any(check.state is CheckState.FAILED for check in needed):
         yield from trial(base)
 
@@ -135,6 +137,15 @@ def tun() -> Check:
         hint = f"{ADMINISTRATORS} for the kernel module `tun`, and {path} with mode 0666."
         return failed(path, str(error.strerror), hint)
     return ok(path, "can be opened")
+
+
+def native_sockets() -> Check:
+    """Which path pods' TCP connections to other hosts take."""
+    name, missing = "native sockets", support.missing()
+    if missing:
+        hint = "TCP connections of pods take the general path: they work, and are slower."
+        return warning(name, f"none: {missing}", hint)
+    return ok(name, "pods' TCP connections are the host's own")
 
 
 def scratch_space(base: Path) -> Check:

@@ -19,13 +19,12 @@ from pinnace.interpreter import python_argv
 from pinnace.network import netns_sockets
 from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
-from pinnace.network.splice import BACKLOG
-from pinnace.node import messages
+from pinnace.node import messages, notify_keeper, shim_server
 from pinnace.node.forking import WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
-from pinnace.node.services import containerd, kube_proxy, kubelet
-from pinnace.node.services.runc_wrapper import Requests, answer
+from pinnace.node.services import containerd, host_network, kube_proxy, kubelet
+from pinnace.node.services.runc_wrapper import Edits, Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
 from pinnace.sandbox.environment import restrict_environment
@@ -78,11 +77,18 @@ class Init:
 
     def run(self) -> None:
         wake = wake_on_signals()
+        resolv_conf = host_network.read_lenient(Path("/etc/resolv.conf"))  # perhaps a link into the host's /run
         self._mounts()
+        self.write(host_network.RESOLV_CONF, resolv_conf, 0o644)
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             ignore_id_changes()
-        added = ranks.added(self.node, os.environ) if self.node.has_ranks else None
+        edits = Edits(
+            launcher=ranks.added(self.node, os.environ) if self.node.has_ranks else None,
+            host=partial(host_network.describe, self.node, RUN),
+            notify=self.notify,
+            io_uring=self.node.cluster.restriction is None,
+        )
         bundles = Requests(RUN / "bundles")
         self._services()
         poll = select.poll()
@@ -98,7 +104,7 @@ class Init:
                     self._obey()
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
-                        self._edit_bundle(partial(answer, request, added, self.notify))
+                        self._edit_bundle(partial(answer, request, edits))
                 else:
                     os.read(wake, WAKEUPS)
 
@@ -118,20 +124,23 @@ class Init:
         os.environ.update(no_proxy_variables(os.environ, "localhost", *map(str, self.node.cluster.ranges.all)))
 
     def _network(self) -> None:
-        """Set up the network, and pass what the agent needs of it."""
+        """Set up the network, and pass to the agent what it serves on the host's: see ``messages.Fabric``."""
         ranges, index = self.node.cluster.ranges, self.node.index
-        tun, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in ("proxy", "sockets")]
-        notify_listener = socket.socket(socket.AF_UNIX)
-        notify_listener.bind(str(NOTIFY_SOCKET))
-        notify_listener.listen(BACKLOG)
-        passed = [egress_listener, *(outside for outside, _ in pairs), notify_listener]
-        self.agent.send(messages.Fabric(), tun, *(sock.fileno() for sock in passed))
-        os.close(tun)
-        for sock in passed:
+        queues, egress_listener = set_up_netns(ranges, index, last_id(Path("/proc/self/gid_map").read_text()))
+        proxy, proxy_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sockets, sockets_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        served = {"egress": egress_listener, "proxy": proxy, "sockets": sockets}
+        if self.notify:
+            served["notify"] = notify_keeper.listen(self.notify)
+        if self.node.cluster.has_host_network:
+            served["shims"] = shim_server.listen(RUN / host_network.SOCKET)
+        names = (*(f"{messages.TUN_QUEUE}{number}" for number in range(len(queues))), *served)
+        self.agent.send(messages.Fabric(names=names), *queues, *(sock.fileno() for sock in served.values()))
+        for queue in queues:
+            os.close(queue)
+        for sock in served.values():
             sock.close()
-        inside = [inside for _, inside in pairs]
-        self.task("netns-sockets", lambda: netns_sockets.serve(*inside), RestartPolicy.ALWAYS)
+        self.task("netns-sockets", lambda: netns_sockets.serve(proxy_inside, sockets_inside), RestartPolicy.ALWAYS)
 
     def _services(self) -> None:
         node = self.node

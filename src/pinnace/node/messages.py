@@ -21,7 +21,8 @@ from typing import Any
 from pinnace.spec import ServiceRecord
 
 MAX_MESSAGE = 1 << 16  # bytes
-MAX_DESCRIPTORS = 5
+MAX_DESCRIPTORS = 16
+TUN_QUEUE = "tun"  # begins the name of a queue of the TUN device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +44,15 @@ class EvictPod:
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """The node's network is there.
+    """The node's network is there. ``names`` say what the descriptors are that come with it, in their order.
 
-    Descriptors: the TUN device, the egress listener, the netns sockets twice, the listener for notifications.
+    ``tun0``, …: the queues of the TUN device. ``egress``: the listener to which connections to the outside are
+    redirected. ``proxy`` and ``sockets``: socket pairs for sockets of the fabric (``network.netns_sockets``).
+    ``notify``: the listener for notifications (``node.notify_keeper``). ``shims``: that of ``node.shim_server``, if
+    pods may be in the host's network.
     """
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +91,8 @@ def decode(data: bytes) -> Message:
     kind = KINDS[fields.pop("kind")]
     if kind is ServicesChanged:
         fields["services"] = tuple(map(ServiceRecord.from_json, fields["services"]))
+    elif kind is Fabric:
+        fields["names"] = tuple(fields["names"])
     return kind(**fields)
 
 

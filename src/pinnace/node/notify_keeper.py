@@ -13,6 +13,7 @@ import select
 import socket
 from typing import TYPE_CHECKING
 
+from pinnace.network.splice import BACKLOG
 from pinnace.node.messages import Notifications
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from pinnace.node.messages import Channel
 
 MAX_STATE = 1 << 16  # bytes of what runc says about the container
+
+
+def listen(path: str) -> socket.socket:
+    """The socket to which runc connects."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(BACKLOG)
+    return listener
 
 
 class NotifyKeeper:
@@ -56,10 +65,9 @@ class NotifyKeeper:
             return False
         return True
 
-    def pass_all(self) -> None:
-        """Give all of them to a server that has just started."""
-        for descriptor, key in self._kept.items():
-            self._pass_on(key, descriptor)
+    def source(self, channel: Channel) -> NotifySource:
+        """In a server that has just been forked, and has inherited all descriptors: these, and those that come."""
+        return NotifySource(channel, [(key, descriptor) for descriptor, key in self._kept.items()])
 
     def _receive(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
@@ -72,15 +80,14 @@ class NotifyKeeper:
 
 
 class NotifySource:
-    """In the server: the descriptors that the agent passes on, as they come."""
+    """Descriptors for the server: those that it has inherited, and those that the agent passes on."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def fileno(self) -> int:
-        return self._channel.fileno()
+    def __init__(self, channel: Channel, inherited: list[tuple[int, int]]) -> None:
+        self._channel, self._inherited = channel, inherited
 
     def receive(self) -> tuple[int, int] | None:
         """A key and its descriptor; None when the agent is gone."""
+        if self._inherited:
+            return self._inherited.pop()
         message, descriptors = self._channel.receive_with_descriptors()
         return (message.key, descriptors[0]) if isinstance(message, Notifications) and descriptors else None

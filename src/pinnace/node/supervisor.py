@@ -123,17 +123,17 @@ def _redirect_output(log: Path) -> None:
 class Service:
     """Something that runs. Without an ``essential`` one there is no cluster.
 
-    ``on_start`` is called after each start. ``on_message`` gets what a function sends; ``on_end`` the exit code of one
-    that is not started again.
+    ``back_off`` are the seconds before restart n. ``on_message`` gets what a function sends; ``on_end`` the exit code
+    of one that is not started again.
     """
 
     name: str
     run: Command | Function
     restart: RestartPolicy = RestartPolicy.ALWAYS
     essential: bool = False
+    back_off: Sequence[float] = ()  # BACK_OFF
     waits_for: Callable[[], bool] = lambda: True
     on_message: Callable[[Message], None] = lambda _message: None
-    on_start: Callable[[], None] = lambda: None
     on_end: Callable[[int], None] = lambda _code: None
 
 
@@ -214,7 +214,6 @@ class Supervisor:
             return
         running.started = time.monotonic()
         self._changed()
-        running.service.on_start()
 
     def channels(self) -> dict[int, Running]:
         """The channels of all functions that run, by their descriptors."""
@@ -263,7 +262,7 @@ class Supervisor:
             return running
         lived = time.monotonic() - running.started
         running.restarts = 1 if lived > STABLE_AFTER else running.restarts + 1
-        running.due = time.monotonic() + BACK_OFF[min(running.restarts, len(BACK_OFF)) - 1]
+        running.due = time.monotonic() + self._back_off(running)
         self._changed()
         if running.service.essential and running.restarts > MAX_RESTARTS:
             raise NodeError(
@@ -271,6 +270,11 @@ class Supervisor:
                 f"the last with {running.last_end}\n{last_line(running.service.run.log)}"
             )
         return running
+
+    @staticmethod
+    def _back_off(running: Running) -> float:
+        delays = running.service.back_off or BACK_OFF
+        return delays[min(running.restarts, len(delays)) - 1]
 
     @staticmethod
     def _drain(running: Running, channel: Channel) -> None:

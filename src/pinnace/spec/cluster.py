@@ -108,6 +108,11 @@ class ClusterSpec:
     restriction: Restriction | None = None
     native_sockets: bool = True  # whether pods' TCP connections are the hosts' own (see ``network.native``)
 
+    @property
+    def has_host_network(self) -> bool:
+        """Whether pods may be in the hosts' network: not if they are of others than the cluster's user."""
+        return self.restriction is None
+
     def dump(self) -> dict[str, Any]:
         return {
             "name": self.name,

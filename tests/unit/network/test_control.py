@@ -9,6 +9,7 @@ from typing import Any
 
 from pinnace.network.control import ask_to_stop
 from pinnace.network.links import serve
+from pinnace.network.packet_loop import PythonPacketLoop
 
 SECRET = b"of this cluster"
 
@@ -18,7 +19,8 @@ def head(stopped: threading.Event) -> tuple[str, int]:
     listener = socket.create_server(("127.0.0.1", 0))
     nowhere = os.open("/dev/null", os.O_WRONLY)
     address, port = listener.getsockname()
-    node: dict[str, Any] = {"index": 0, "address": address, "last_index": 254, "tun": nowhere, "on_stop": stopped.set}
+    node: dict[str, Any] = {"index": 0, "address": address, "last_index": 254, "on_stop": stopped.set}
+    node["loop"] = PythonPacketLoop([nowhere])
     threading.Thread(target=serve, args=(listener, SECRET), kwargs=node, daemon=True).start()
     return address, port
 

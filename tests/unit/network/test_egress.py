@@ -7,6 +7,7 @@ import os
 import selectors
 import socket
 import struct
+import threading
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,10 @@ import pytest
 
 from pinnace.network.addresses import choose
 from pinnace.network.egress import Egress, checksum, ip_packet, udp_packet
+from pinnace.network.links import send_from_queue
 from pinnace.network.listening import host_address
 from pinnace.network.tun import VNET_HEADER
+from unit.network.loops import KINDS, make_loop
 from unit.network.selecting import LimitedSelector
 
 if TYPE_CHECKING:
@@ -68,20 +71,109 @@ def frame(packet: bytes) -> memoryview:
     return memoryview(bytes(VNET_HEADER) + packet)
 
 
-def test_udp_goes_out_and_its_answer_comes_back(tun_pair: tuple[socket.socket, int]) -> None:
+@pytest.fixture(params=KINDS)
+def device(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    """A TUN device whose packets to the outside are sent there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.settimeout(5)
+    loop = make_loop(request.param, theirs.detach())
+    egress = Egress(RANGES, [], loop.udp_flows)
+    args = (loop.queues[0], lambda _destination: None, egress.send)
+    threading.Thread(target=send_from_queue, args=args, daemon=True).start()
+    yield ours
+    ours.detach()  # the loop runs for as long as this process lives
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """A UDP server outside."""
+    with socket.socket(type=socket.SOCK_DGRAM) as sock:
+        sock.bind((HERE, 0))
+        sock.settimeout(5)
+        yield sock
+
+
+def exchange(device: socket.socket, server: socket.socket, question: bytes, answer: bytes, port: int = 4000) -> bytes:
+    """Send from a pod's port to the server, and back. Returns the packet that the device gets."""
+    at = int(IPv4Address(HERE)), server.getsockname()[1]
+    device.send(bytes(VNET_HEADER) + udp_packet((POD, port), at, question))
+    data, peer = server.recvfrom(65536)
+    assert data == question
+    server.sendto(answer, peer)
+    return device.recv(70000)
+
+
+@pytest.mark.parametrize("size", [0, 1, 200, 65507])
+def test_udp_goes_out_and_its_answer_comes_back(device: socket.socket, server: socket.socket, size: int) -> None:
+    """The first datagram begins the flow; the second is the same, whoever moves it."""
+    payload = os.urandom(size)
+    at = int(IPv4Address(HERE)), server.getsockname()[1]
+    for _ in range(2):
+        answer = exchange(device, server, payload, payload[::-1])
+        assert answer == bytes(VNET_HEADER) + udp_packet(at, (POD, 4000), payload[::-1])
+
+
+def test_many_flows_keep_their_answers_apart(
+    device: socket.socket, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than there may be at a time: those that have been idle longest make room, and begin again."""
+    monkeypatch.setattr("pinnace.network.egress.MAX_FLOWS", 8)
+    for port in [*range(4000, 4020), *range(4000, 4020)]:
+        answer = exchange(device, server, b"from %d" % port, b"to %d" % port, port)
+        assert struct.unpack_from("!H", answer, VNET_HEADER + 22) == (port,)
+        assert answer[VNET_HEADER + 28 :] == b"to %d" % port
+
+
+def test_only_whom_a_flow_is_for_can_answer_it(device: socket.socket, server: socket.socket) -> None:
+    exchange(device, server, b"question", b"answer")
+    device.send(bytes(VNET_HEADER) + udp_packet((POD, 4000), (int(IPv4Address(HERE)), server.getsockname()[1]), b"?"))
+    _, peer = server.recvfrom(99)
+    with socket.socket(type=socket.SOCK_DGRAM) as stranger:
+        stranger.bind((HERE, 0))
+        stranger.sendto(b"forged", peer)
+    server.sendto(b"true", peer)
+    assert device.recv(999)[VNET_HEADER + 28 :] == b"true"
+
+
+def test_malformed_packets_do_no_harm(device: socket.socket, server: socket.socket) -> None:
+    """Cut off at every length, as fragments, and with wrong header lengths; within a flow, and outside of one."""
+    exchange(device, server, b"begin", b"begun")
+    good = bytes(VNET_HEADER) + udp_packet((POD, 4000), (int(IPv4Address(HERE)), server.getsockname()[1]), b"")
+    for length in range(1, len(good)):
+        device.send(good[:length])
+    for at, value in ((0, 0x41), (0, 0x4F), (6, 0x20), (7, 0x01), (9, 0), (9, socket.IPPROTO_ICMP)):
+        bad = bytearray(good)
+        bad[VNET_HEADER + at] = value
+        device.send(bad)
+    assert exchange(device, server, b"still", b"there")[-5:] == b"there"
+
+
+@pytest.mark.parametrize("silent", ["127.0.0.2", "127.0.0.3"], ids=["closed", "silent"])
+def test_the_next_name_server_is_asked_when_one_does_not_answer(
+    tun_pair: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
     ours, tun = tun_pair
-    with socket.socket(type=socket.SOCK_DGRAM) as server:
-        server.bind((HERE, 0))
-        server.settimeout(5)
+    ours.settimeout(0.05)
+    monkeypatch.setattr("pinnace.network.egress.NAME_SERVER_TIMEOUT", 0.1)
+    with socket.socket(type=socket.SOCK_DGRAM) as server, socket.socket(type=socket.SOCK_DGRAM) as other:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(0.05)
         port = server.getsockname()[1]
-        Egress(tun, RANGES, list).send(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), port), b"question")))
-        data, peer = server.recvfrom(99)
-        assert data == b"question"
-        server.sendto(b"answer", peer)
-        answer = ours.recv(999)[VNET_HEADER:]
-    assert struct.unpack_from("!II", answer, 12) == (int(IPv4Address(HERE)), POD)
-    assert struct.unpack_from("!HH", answer, 20) == (port, 4000)
-    assert answer[28:] == b"answer"
+        other.bind(("127.0.0.3", port))
+        monkeypatch.setattr("pinnace.network.egress.DNS", port)
+        egress = Egress(RANGES, [silent, "127.0.0.1"])
+        asked = 0
+        for number in range(100):  # from ever new ports, as CoreDNS does, and from one, as a stub resolver
+            egress.send(frame(udp_packet((POD, 4000 + number % 2 * number), (RESOLVER, port), b"name?")), tun)
+            with contextlib.suppress(TimeoutError):
+                _, peer = server.recvfrom(99)
+                server.sendto(b"address", peer)
+                answer = ours.recv(999)[VNET_HEADER:]
+                assert struct.unpack_from("!II", answer, 12) == (RESOLVER, POD)
+                asked += 1
+                if asked == 20:
+                    break
+        assert number < 30, "once it has answered, it is asked at once"
 
 
 def test_the_resolvers_address_leads_to_the_hosts_name_server(
@@ -94,8 +186,8 @@ def test_the_resolvers_address_leads_to_the_hosts_name_server(
         server.settimeout(5)
         port = server.getsockname()[1]
         monkeypatch.setattr("pinnace.network.egress.DNS", port)
-        egress = Egress(tun, RANGES, lambda: ["127.0.0.1"])
-        egress.send(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")))
+        egress = Egress(RANGES, ["127.0.0.1"])
+        egress.send(frame(udp_packet((POD, 4000), (RESOLVER, port), b"name?")), tun)
         _, peer = server.recvfrom(99)
         server.sendto(b"address", peer)
         answer = ours.recv(999)[VNET_HEADER:]
@@ -108,8 +200,8 @@ def test_the_resolvers_address_leads_to_nothing_but_names(tun_pair: tuple[socket
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(0.3)
-        egress = Egress(tun, RANGES, lambda: ["127.0.0.1"])
-        egress.send(frame(udp_packet((POD, 4000), (RESOLVER, server.getsockname()[1]), b"hello?")))
+        egress = Egress(RANGES, ["127.0.0.1"])
+        egress.send(frame(udp_packet((POD, 4000), (RESOLVER, server.getsockname()[1]), b"hello?")), tun)
         with pytest.raises(TimeoutError):
             server.recvfrom(99)
 
@@ -120,8 +212,10 @@ def test_the_hosts_loopback_is_not_outside(tun_pair: tuple[socket.socket, int], 
     with socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("0.0.0.0", 0))  # noqa: S104
         server.settimeout(0.2)
-        egress = Egress(tun, RANGES, list)
-        egress.send(frame(udp_packet((POD, 4000), (int(IPv4Address(address)), server.getsockname()[1]), b"hello?")))
+        egress = Egress(RANGES, [])
+        egress.send(
+            frame(udp_packet((POD, 4000), (int(IPv4Address(address)), server.getsockname()[1]), b"hello?")), tun
+        )
         with pytest.raises(TimeoutError):
             server.recvfrom(99)
 
@@ -143,9 +237,9 @@ def test_addresses_of_the_fabric_are_not_outside(address: str, *, outside: bool)
 
 def test_a_packet_that_is_cut_off_does_no_harm(tun_pair: tuple[socket.socket, int]) -> None:
     _, tun = tun_pair
-    egress = Egress(tun, RANGES, list)
-    egress.send(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]))
-    egress.send(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")))
+    egress = Egress(RANGES, [])
+    egress.send(frame(udp_packet((POD, 4000), (LOOPBACK, 9), b"")[:22]), tun)
+    egress.send(frame(ip_packet(socket.IPPROTO_ICMP, POD, LOOPBACK, b"")), tun)
 
 
 def test_a_kernel_that_watches_no_more_costs_a_packet_alone(
@@ -153,11 +247,11 @@ def test_a_kernel_that_watches_no_more_costs_a_packet_alone(
 ) -> None:
     _, tun = tun_pair
     monkeypatch.setattr(selectors, "DefaultSelector", LimitedSelector)
-    egress = Egress(tun, RANGES, list)
+    egress = Egress(RANGES, [])
     with monkeypatch.context() as limited:
         limited.setattr(LimitedSelector, "full", True)
-        egress.send(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), 9), b"lost")))
+        egress.send(frame(udp_packet((POD, 4000), (int(IPv4Address(HERE)), 9), b"lost")), tun)
     monkeypatch.setattr("pinnace.network.egress.MAX_FLOWS", 1)  # the next one makes room
     for port in (10, 11):
-        egress.send(frame(udp_packet((POD, port), (int(IPv4Address(HERE)), 9), b"sent")))
+        egress.send(frame(udp_packet((POD, port), (int(IPv4Address(HERE)), 9), b"sent")), tun)
     assert len(egress._flows) == 1

@@ -15,12 +15,16 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from pinnace.network.handshake import Protocol, complete, listener_name, listening
-from pinnace.network.links import LENGTH, Link, receive_to_tun, send_from_tun
+from pinnace.network.links import Link, send_from_queue
 from pinnace.network.lookup import Lookup
-from pinnace.network.tun import MAX_FRAME, VNET_HEADER
+from pinnace.network.packet_loop import frame_header
+from pinnace.network.tun import VNET_HEADER
+from unit.network.loops import KINDS, make_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pinnace.network.packet_loop import Queue
 
 SECRET = b"s" * 32
 LIMIT = 10.0
@@ -29,11 +33,13 @@ LIMIT = 10.0
 PEER = """
 import ctypes, signal, socket, sys
 from pinnace.network.links import serve
+from unit.network.loops import make_loop
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that fails
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print(listener.getsockname()[1], file=sys.stderr, flush=True)
 address, port = listener.getsockname()
-serve(listener, sys.argv[2].encode(), index=1, address=address, last_index=254, tun=1, on_stop=lambda: None)
+loop = make_loop(sys.argv[3], 1)
+serve(listener, sys.argv[2].encode(), index=1, address=address, last_index=254, loop=loop, on_stop=lambda: None)
 """
 
 
@@ -56,9 +62,10 @@ class Peer:
         self.process.stderr.close()
 
 
-def start_peer(port: int = 0, secret: bytes = SECRET) -> Peer:
-    argv = [sys.executable, "-c", PEER, str(port), secret.decode()]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def start_peer(port: int = 0, secret: bytes = SECRET, kind: str = "python") -> Peer:
+    argv = [sys.executable, "-c", PEER, str(port), secret.decode(), kind]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stderr
     return Peer(process=process, address=("127.0.0.1", int(process.stderr.readline())))
 
@@ -79,9 +86,20 @@ def _close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         link.close()
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Both ends have the same packet loop; ``test_packet_loop`` mixes them."""
+    return str(request.param)
+
+
 @pytest.fixture
-def peer() -> Iterator[Peer]:
-    peer = start_peer()
+def queue(kind: str) -> Queue:
+    return make_loop(kind, -1).queues[0]
+
+
+@pytest.fixture
+def peer(kind: str) -> Iterator[Peer]:
+    peer = start_peer(kind=kind)
     yield peer
     peer.kill()
 
@@ -92,7 +110,7 @@ def answer(sock: socket.socket, address: tuple[str, int]) -> None:
 
 
 def frame(payload: bytes) -> memoryview:
-    return memoryview(LENGTH.pack(len(payload)) + payload)
+    return memoryview(frame_header(0, len(payload)) + payload)
 
 
 def arrives(link: Link, peer: Peer, payload: bytes) -> bool:
@@ -107,17 +125,17 @@ def arrives(link: Link, peer: Peer, payload: bytes) -> bool:
     return False
 
 
-def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer) -> None:
+def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer, queue: Queue) -> None:
     """Those from before the link was made are not lost."""
-    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
     for number in range(100):
         link.send(frame(f"frame {number:4}".encode()))
     assert peer.tun.read(1000) == b"".join(f"frame {number:4}".encode() for number in range(100))
 
 
-def test_a_peer_that_is_late_gets_what_has_waited() -> None:
+def test_a_peer_that_is_late_gets_what_has_waited(queue: Queue) -> None:
     addresses: dict[int, tuple[str, int]] = {}
-    link = Link(0, 1, SECRET, Lookup(addresses.get))
+    link = Link(queue, 0, 1, SECRET, Lookup(addresses.get))
     link.send(frame(b"early"))
     time.sleep(0.2)
     peer = start_peer()
@@ -126,9 +144,9 @@ def test_a_peer_that_is_late_gets_what_has_waited() -> None:
     peer.kill()
 
 
-def test_large_frames_arrive_whole(peer: Peer) -> None:
+def test_large_frames_arrive_whole(peer: Peer, queue: Queue) -> None:
     """More at once than fits the sockets: the link holds the sender up, and never cuts a frame."""
-    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
     assert arrives(link, peer, b"first")
     os.set_blocking(peer.tun.fileno(), True)
     payload = os.urandom(60_000)
@@ -149,11 +167,11 @@ def test_large_frames_arrive_whole(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_link_is_made_again_after_the_peer_restarts(*, elsewhere: bool) -> None:
+def test_a_link_is_made_again_after_the_peer_restarts(queue: Queue, *, elsewhere: bool) -> None:
     """At the same port, as when its helper died; at another, as when its node did."""
     peer = start_peer()
     address = peer.address
-    link = Link(0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
     assert arrives(link, peer, b"before")
     peer.kill()
     for _ in range(5):
@@ -165,12 +183,12 @@ def test_a_link_is_made_again_after_the_peer_restarts(*, elsewhere: bool) -> Non
     peer.kill()
 
 
-def test_frames_that_come_while_a_link_is_begun_go_over_that_link() -> None:
+def test_frames_that_come_while_a_link_is_begun_go_over_that_link(queue: Queue) -> None:
     """The peer is slow at first, so that much waits for it, and takes a while to be sent."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     address = listener.getsockname()
-    link = Link(0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
     taken: list[socket.socket] = []
 
     def take() -> None:
@@ -203,11 +221,11 @@ def test_frames_that_come_while_a_link_is_begun_go_over_that_link() -> None:
     listener.close()
 
 
-def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> None:
+def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link(queue: Queue) -> None:
     """It takes the handshake and is gone before it has read anything."""
     silent = socket.create_server(("127.0.0.1", 0))
     address = silent.getsockname()
-    link = Link(0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
 
     def hang_up() -> None:
         sock, _ = silent.accept()
@@ -227,10 +245,10 @@ def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link() -> No
     peer.kill()
 
 
-def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender() -> None:
+def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender(queue: Queue) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
-    link = Link(0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
     link.send(frame(b"first"))
     sock, _ = listener.accept()
     answer(sock, address)
@@ -251,9 +269,9 @@ def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender() -> No
     listener.close()
 
 
-def test_a_stranger_gets_no_frame_through() -> None:
+def test_a_stranger_gets_no_frame_through(queue: Queue) -> None:
     peer = start_peer(secret=b"x" * 32)
-    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
     for _ in range(10):
         link.send(frame(b"secret"))
         time.sleep(0.02)
@@ -262,44 +280,21 @@ def test_a_stranger_gets_no_frame_through() -> None:
     peer.kill()
 
 
-def test_a_frame_of_impossible_length_ends_the_connection() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(LENGTH.pack(MAX_FRAME + 1))
-        with pytest.raises(Exception, match="impossible length"):
-            receive_to_tun(theirs, -1)
-
-
-def test_frames_that_come_in_pieces_are_put_together() -> None:
-    ours, theirs = socket.socketpair()
-    read_end, write_end = os.pipe()
-    with ours, theirs:
-        thread = threading.Thread(target=receive_to_tun, args=(theirs, write_end))
-        thread.start()
-        for byte in bytes(frame(b"piecemeal")) + bytes(frame(b"!")):
-            ours.sendall(bytes([byte]))
-        assert os.read(read_end, 9) == b"piecemeal"
-        assert os.read(read_end, 9) == b"!"
-        ours.shutdown(socket.SHUT_WR)
-        thread.join(LIMIT)
-    os.close(read_end)
-    os.close(write_end)
-
-
-def test_packets_from_the_device_go_by_their_destination(peer: Peer) -> None:
-    link = Link(0, 1, SECRET, Lookup(lambda _: peer.address))
+def test_packets_from_the_device_go_by_their_destination(peer: Peer, kind: str) -> None:
     device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    queue = make_loop(kind, tun.detach()).queues[0]
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
     others: list[bytes] = []
     threading.Thread(
-        target=send_from_tun,
-        args=(tun.detach(), {1: link}.get, lambda packet: others.append(bytes(packet))),
+        target=send_from_queue,
+        args=(queue, {1: link}.get, lambda packet, _tun: others.append(bytes(packet))),
         daemon=True,
     ).start()
     to_peer, to_outside, ipv6 = (
         bytes(VNET_HEADER) + bytes([version << 4]) + bytes(15) + struct.pack("!I", destination) + b"payload"
         for version, destination in ((4, 1), (4, 2), (6, 1))
     )
-    for packet in (ipv6, to_outside, to_peer):
+    for packet in (ipv6, to_outside[:29], to_outside, to_peer):
         device.send(packet)
     assert peer.tun.read(len(to_peer)) == to_peer
     assert others == [to_outside]

@@ -18,7 +18,7 @@ KUBELET = ServiceRecord(name="kubelet", state=ServiceState.RUNNING, pid=7, resta
         Stop(),
         Leave(exit_code=3),
         EvictPod(),
-        Fabric(),
+        Fabric(names=("tun", "egress")),
         Failed(reason="no \N{SNOWMAN} here"),
         ServicesChanged(services=(KUBELET,)),
     ],
@@ -35,9 +35,9 @@ def test_what_is_sent_is_received(message: Message) -> None:
 def test_descriptors_go_along() -> None:
     one, other = Channel.pair()
     readable, writable = os.pipe()
-    one.send(Fabric(), writable)
+    one.send(Fabric(names=("tun", "egress")), writable)
     message, (received,) = other.receive_with_descriptors()
-    assert message == Fabric()
+    assert message == Fabric(names=("tun", "egress"))
     os.write(received, b"x")
     assert os.read(readable, 1) == b"x"
     for descriptor in (readable, writable, received):

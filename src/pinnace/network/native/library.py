@@ -35,6 +35,7 @@ class Node(ctypes.Structure):
         ("listener", ctypes.c_int),
         ("control", ctypes.c_int),
         ("fabric_sockets", ctypes.c_int),
+        ("pass_through", ctypes.c_int),
     )
 
 

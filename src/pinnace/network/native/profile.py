@@ -6,6 +6,7 @@ container's connections take the general path.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 CALLS = ("connect", "accept", "accept4", "listen", "getsockname", "getpeername")
@@ -16,14 +17,20 @@ CONTAINER_TYPE = "io.kubernetes.cri.container-type"
 Profile = dict[str, Any]
 
 
-def with_notifications(bundle: dict[str, Any], listener: str) -> dict[str, Any]:
-    """The bundle with a profile that sends its calls to ``listener``, if it is a container in a pod's own network."""
+def with_notifications(bundle: dict[str, Any], listener: str, *, io_uring: bool = True) -> dict[str, Any]:
+    """The bundle with a profile that sends its calls to ``listener``, if it is a container in a pod's own network.
+
+    By io_uring a process can make calls that seccomp does not see, and reach the host's own addresses by a native
+    socket: without ``io_uring`` it has none.
+    """
     about, linux = bundle.get("annotations", {}), bundle.get("linux", {})
     networks = [namespace for namespace in linux.get("namespaces", ()) if namespace["type"] == "network"]
     is_container = about.get(CONTAINER_TYPE) == "container" and any(network.get("path") for network in networks)
     if not is_container or about.get(ANNOTATION, "true").lower() == "false":
         return bundle
     profile = catching(linux.get("seccomp") or {"defaultAction": ALLOW}, listener)
+    if profile and not io_uring:
+        profile["syscalls"].append({"names": ["io_uring_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS})
     return bundle | {"linux": linux | {"seccomp": profile}} if profile else bundle
 
 

@@ -90,7 +90,7 @@ class Node:
     access: Callable[[], Access | None]
     report: Callable[[dict[str, int]], None]
 
-    def to_c(self, control: int) -> library.Node:
+    def to_c(self, control: int, *, pass_through: bool) -> library.Node:
         """The same for the library."""
         ranges = self.ranges
         return library.Node(
@@ -106,6 +106,7 @@ class Node:
             listener=self.listener.fileno(),
             control=control,
             fabric_sockets=self.fabric_sockets,
+            pass_through=pass_through,
         )
 
 
@@ -182,8 +183,12 @@ def report_changes(node: Node, memory: Memory) -> None:
             reported = counters
 
 
-def run(node: Node, memory: Memory, source: Source) -> None:
-    """Serve native sockets until the agent is gone."""
+def run(node: Node, memory: Memory, source: Source, *, pass_through: bool = False) -> None:
+    """Serve native sockets until the agent is gone.
+
+    With ``pass_through`` the kernel is told to execute every call as it is: a server that does not stay up must not
+    keep pods from the general path.
+    """
     raise_file_limit()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     node.listener.setblocking(False)
@@ -197,5 +202,5 @@ def run(node: Node, memory: Memory, source: Source) -> None:
         ("report", lambda: report_changes(node, memory)),
     ):
         threading.Thread(target=work, daemon=True, name=name).start()
-    library.load().serve(memory.address, node.to_c(theirs.fileno()))
+    library.load().serve(memory.address, node.to_c(theirs.fileno(), pass_through=pass_through))
     raise RuntimeError("the server of native sockets has ended")

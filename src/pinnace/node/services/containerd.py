@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.objects import HOST_NETWORK
 from pinnace.images import cache, cache_closing
 from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
-from pinnace.node.services.runc_wrapper import wrapper_script
+from pinnace.node.services import host_network
+from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
 from pinnace.spec import read_json
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 SANDBOX_IMAGE = "pinnace.local/pause:latest"
+CNI_PLUGINS = "cni-plugins"  # a directory with plugins of ours
 SOCKET_INTERVAL = 0.01  # seconds between looks whether containerd is there
 CTR_TIMEOUT = 600.0  # seconds for one image
 
@@ -30,24 +34,56 @@ CTR_TIMEOUT = 600.0  # seconds for one image
 def add(init: Init) -> None:
     """containerd, and the task that gives it images."""
     node = init.node
-    wrapper = wrapper_script(node.binary("runc"), str(init.run_directory / "bundles"), launcher=node.has_ranks)
+
+    def directory(binary: str) -> str:
+        return str(Path(node.binary(binary)).parent)
+
     cni = init.run_directory / "cni"
     cni.mkdir()
     init.write("cni/10-pinnace.conflist", json.dumps(cni_conflist(node)))
     configuration = containerd_toml(
-        node,
-        runtime=init.write("runc", wrapper, 0o755),
+        runtimes=_runtimes(init),
         sandbox_image=SANDBOX_IMAGE,
         cni_config=str(cni),
+        cni_plugins=[directory("bridge"), str(init.run_directory / CNI_PLUGINS)],
         certs=f"{node.cluster.images}/hosts",
     )
     init.task("images", lambda: import_images(init))
     init.service(
         "containerd",
         [node.binary("containerd"), "--config", init.write("containerd.toml", configuration)],
-        environment={"PATH": f"{Path(node.binary('containerd')).parent}:{os.environ['PATH']}"},
+        # A shim that is asked what its runtime can do looks for runc.
+        environment={"PATH": f"{directory('containerd')}:{directory('runc')}:{os.environ['PATH']}"},
         waits_for=_verified(init),
     )
+
+
+def _runtimes(init: Init) -> str:
+    """The runtime handlers, and the programs that they name."""
+    node, requests = init.node, str(init.run_directory / "bundles")
+
+    def wrapper(handler: str) -> str:
+        script = wrapper_script(node.binary("runc"), requests, launcher=node.has_ranks, handler=handler)
+        return init.write(handler, script, 0o755)
+
+    runtimes = runtime_toml(DEFAULT_HANDLER, wrapper(DEFAULT_HANDLER))
+    if node.cluster.has_host_network:
+        socket = str(init.run_directory / host_network.SOCKET)
+        script = host_network.shim_script(node.binary("containerd-shim-runc-v2"), socket, sys.executable)
+        shim = init.write("containerd-shim-host-network", script, 0o755)
+        runtimes += runtime_toml(HOST_NETWORK, wrapper(HOST_NETWORK), shim=shim, cni_config=_host_network_cni(init))
+    return runtimes
+
+
+def _host_network_cni(init: Init) -> str:
+    """The directory of the CNI configuration of pods in the host's network. Its plugin is in CNI_PLUGINS."""
+    directory = init.run_directory / "cni-host-network"
+    for made in (directory, init.run_directory / CNI_PLUGINS):
+        made.mkdir()
+    init.write(f"{directory.name}/10-pinnace.conflist", json.dumps(host_network.cni_conflist()))
+    address = host_network.host_record(init.node, init.node.index).address
+    init.write(f"{CNI_PLUGINS}/{HOST_NETWORK}", host_network.cni_plugin(address), 0o755)
+    return str(directory)
 
 
 def _verified(init: Init) -> Callable[[], bool]:
@@ -86,13 +122,28 @@ def _wanted(node: NodeSpec, images: Path) -> list[str]:
     return wanted
 
 
-def containerd_toml(node: NodeSpec, *, runtime: str, sandbox_image: str, cni_config: str, certs: str) -> str:
-    """containerd without cgroups, AppArmor and NRI; its runtime is runc behind our wrapper."""
+def runtime_toml(handler: str, runc: str, *, shim: str = "", cni_config: str = "") -> str:
+    """A runtime handler of containerd: what it calls for runc. The shim and the CNI configuration may be its own."""
+    table = f'[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}'
+    return f"""
+{table}]
+runtime_type = "io.containerd.runc.v2"
+pod_annotations = [{json.dumps(NATIVE_SOCKETS)}]
+runtime_path = {json.dumps(shim)}
+cni_conf_dir = {json.dumps(cni_config)}
+
+{table}.options]
+BinaryName = {json.dumps(runc)}
+SystemdCgroup = false
+"""
+
+
+def containerd_toml(*, runtimes: str, sandbox_image: str, cni_config: str, cni_plugins: list[str], certs: str) -> str:
+    """containerd without cgroups, AppArmor and NRI; its runtimes are runc behind our wrapper."""
 
     def quote(text: str) -> str:
         return json.dumps(text)
 
-    bin_dir = node.binary("bridge").rsplit("/", 1)[0]
     return f"""version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -111,20 +162,12 @@ enable_unprivileged_ports = true
 enable_unprivileged_icmp = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = [{quote(bin_dir)}]
+bin_dirs = {json.dumps(cni_plugins)}
 conf_dir = {quote(cni_config)}
 
 [plugins."io.containerd.cri.v1.runtime".containerd]
-default_runtime_name = "runc"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-pod_annotations = [{quote(NATIVE_SOCKETS)}]
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = {quote(runtime)}
-SystemdCgroup = false
-
+default_runtime_name = {quote(DEFAULT_HANDLER)}
+{runtimes}
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = {quote(sandbox_image)}
 

@@ -13,26 +13,33 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.objects import HOST_NETWORK
 from pinnace.network.native.profile import with_notifications
+from pinnace.node.services import host_network
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.node.services.host_network import Host
+
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PING = "net.ipv4.ping_group_range"
 DONE = "done"
+DEFAULT_HANDLER = "runc"  # containerd's runtime handler of pods without a RuntimeClass
 
 
-def wrapper_script(runc: str, ask: str, *, launcher: bool) -> str:
+def wrapper_script(runc: str, ask: str, *, launcher: bool, handler: str = DEFAULT_HANDLER) -> str:
     """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
 
-    Only where there is a launcher does `kubectl exec`, which probes use too, have anything edited.
+    Only where there is something to add to its environment does `kubectl exec`, which probes use too, have anything
+    edited.
     """
-    kinds = "create | exec" if launcher else "create"
+    kinds = "create | exec" if launcher or handler == HOST_NETWORK else "create"
     return f"""#!/bin/sh
 for word in "$@"; do
   [ "$previous" = --bundle ] && file=$word/config.json
@@ -42,7 +49,7 @@ for word in "$@"; do
 done
 if [ -n "$kind" ] && [ -n "$file" ]; then
   mkfifo -m 600 "$file.answer" && exec 9<>"$file.answer" &&
-    echo "$kind $file" 1<>{shlex.quote(ask)} && read -r answer <&9
+    echo "$kind {handler} $file" 1<>{shlex.quote(ask)} && read -r answer <&9
   rm -f "$file.answer"
   exec 9>&-
   [ "$answer" = "{DONE}" ] || {{ echo "$answer" >&2; exit 1; }}
@@ -126,28 +133,44 @@ def with_launcher(config: dict[str, Any], added: dict[str, Any]) -> dict[str, An
     return config | {"process": process, "mounts": [*config["mounts"], added["mount"]]}
 
 
-def edit(kind: str, path: Path, added: dict[str, Any] | None, notify: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Edits:
+    """What a node adds to its containers.
+
+    ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
+    socket to which their calls are sent for native sockets; ``io_uring``: whether they may have that beside these.
+    """
+
+    launcher: dict[str, Any] | None
+    host: Callable[[], Host]
+    notify: str
+    io_uring: bool
+
+
+def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
     """The configuration of a container that is created, or of a process that is executed in one.
 
-    ``notify`` is the socket to which its calls are sent for native sockets, if there are any on this node.
+    ``host`` is the host of a container in the host's network.
     """
-    about = json.loads(path.read_text())
+    about, added = json.loads(path.read_text()), edits.launcher
     if kind == "create":
+        about = host_network.on_host_network(about, host, path.parent) if host else about
         bundle = keeping_read_only(without_cgroups(about), is_read_only)
         last = last_id(Path("/proc/self/gid_map").read_text())
         about = with_ping(with_known_groups(bundle, last), last)
         about = with_launcher(about, added) if added else about
-        about = with_notifications(about, notify) if notify else about
-    elif added:
-        about = with_environment(about, added)
+        about = with_notifications(about, edits.notify, io_uring=edits.io_uring) if edits.notify else about
+    else:
+        about = host_network.with_host_environment(about, host) if host else about
+        about = with_environment(about, added) if added else about
     path.write_text(json.dumps(about))
 
 
-def answer(request: str, added: dict[str, Any] | None, notify: str = "") -> None:
+def answer(request: str, edits: Edits) -> None:
     """Do what a wrapper has asked for, and say so; or why not."""
-    kind, _, name = request.partition(" ")
+    kind, handler, name = request.split(" ", 2)
     try:
-        edit(kind, Path(name), added, notify)
+        edit(kind, Path(name), edits, edits.host() if handler == HOST_NETWORK else None)
         word = DONE
     except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
         word = f"pinnace could not edit {name}: {error!r}"

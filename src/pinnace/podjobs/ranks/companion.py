@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial
 from pinnace.podjobs.ranks import world
 from pinnace.podjobs.ranks.container import Volume, VolumeKind
-from pinnace.podjobs.ranks.entering import become_root_of
 from pinnace.podjobs.ranks.ids import ProcessCredentials, swapped_id_map
 from pinnace.podjobs.ranks.launcher import INSIDE, NODE, PROC
 from pinnace.removal import remove_tree
 from pinnace.sandbox import namespaces, scratch
+from pinnace.sandbox.entering import become_root_of
 from pinnace.sandbox.ids import last_id
 from pinnace.sandbox.linux import (
     CLONE_NEWNS,

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from pinnace.podjobs.ranks.entering import become_root_of
+from pinnace.sandbox.entering import become_root_of
 from pinnace.sandbox.linux import CLONE_NEWNS, MS_RDONLY, MS_REC, MS_SLAVE, mount, unshare
 
 PACK = ("tar", "--create", "--numeric-owner", "--xattrs", "--xattrs-include=user.overlay.*", "--sparse",

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.podjobs.ranks.entering import enter
 from pinnace.podjobs.ranks.ids import ProcessCredentials, swap_id
 from pinnace.podjobs.ranks.launcher import BIN
+from pinnace.sandbox.entering import enter
 from pinnace.sandbox.linux import keep_capabilities, no_new_privileges
 from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.slurm import host_name

@@ -30,9 +30,9 @@ from pinnace.network.accepting import Acceptor, raise_file_limit
 from pinnace.network.handshake import Protocol, listener_name
 from pinnace.network.handshake import listening as handshake
 from pinnace.podjobs.ranks import container as containers
-from pinnace.podjobs.ranks.entering import first_process
 from pinnace.podjobs.ranks.ids import ProcessCredentials, credentials_of
 from pinnace.podjobs.ranks.peer import Peer, read_environment
+from pinnace.sandbox.entering import first_process
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.slurm import host_name
 from pinnace.slurm.allowed_options import parse_srun

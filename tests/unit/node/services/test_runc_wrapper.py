@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pinnace.controlplane.objects import HOST_NETWORK
+from pinnace.node.services.host_network import Host
 from pinnace.node.services.runc_wrapper import (
+    DEFAULT_HANDLER,
     DEFAULT_PATH,
     PING,
+    Edits,
     Requests,
     answer,
     is_read_only,
@@ -85,6 +89,10 @@ ADDED: dict[str, Any] = {
 }
 
 
+HOST = Host(address="192.0.2.7", resolv_conf="/resolv.conf", api=("192.0.2.1", 443), api_service="", api_names=(),
+            name_servers=frozenset())  # fmt: skip
+
+
 def process(*environment: str) -> dict[str, Any]:
     return {"args": ["program"], "env": [*environment]}
 
@@ -117,14 +125,14 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     runtime.write_text('#!/bin/sh\necho "$@"; ls /proc/self/fd; cat "$3"*\n')
     runtime.chmod(0o755)
     script = tmp_path / "wrapper"
-    script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask"), launcher=True))
-    script.chmod(0o755)
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, handler: str = DEFAULT_HANDLER) -> subprocess.CompletedProcess[str]:
+        script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask"), launcher=True, handler=handler))
+        script.chmod(0o755)
         with subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             if select.select([requests.descriptor], [], [], 10 if words[0] in {"create", "exec"} else 0)[0]:
                 for request in requests.read():
-                    answer(request, ADDED)
+                    answer(request, Edits(launcher=ADDED, host=lambda: HOST, notify="", io_uring=True))
             output, errors = process.communicate(timeout=10)
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
@@ -153,6 +161,21 @@ def test_what_is_executed_in_a_container_finds_the_launcher(
     assert "/run/pinnace/bin:/bin" in wrapped("exec", "--process", str(tmp_path / "process"), "name").stdout
 
 
+def test_the_runtime_handler_decides_about_the_network(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    config = sandbox("pid", "network") | {"mounts": [], "process": process()}
+    for handler, types in ((DEFAULT_HANDLER, ["pid", "network"]), (HOST_NETWORK, ["pid"])):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        wrapped("create", "--bundle", str(tmp_path), "name", handler=handler)
+        edited = json.loads((tmp_path / "config.json").read_text())
+        assert [namespace["type"] for namespace in edited["linux"]["namespaces"]] == types
+        assert (PING in edited["linux"]["sysctl"]) is ("network" in types)
+    (tmp_path / "process").write_text(json.dumps(process()))
+    said = wrapped("exec", "--process", str(tmp_path / "process"), "name", handler=HOST_NETWORK).stdout
+    assert "PINNACE_HOST_ADDRESS=192.0.2.7" in said
+
+
 def test_the_runtime_is_not_called_for_a_bundle_that_cannot_be_edited(
     wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -163,8 +186,9 @@ def test_the_runtime_is_not_called_for_a_bundle_that_cannot_be_edited(
     assert not result.stdout
 
 
-def test_only_where_there_is_a_launcher_does_exec_ask_for_anything() -> None:
+def test_only_where_there_is_something_to_add_does_exec_ask_for_anything() -> None:
     assert "create | exec)" in wrapper_script("runc", "ask", launcher=True)
+    assert "create | exec)" in wrapper_script("runc", "ask", launcher=False, handler=HOST_NETWORK)
     assert "exec)" not in wrapper_script("runc", "ask", launcher=False)
 
 

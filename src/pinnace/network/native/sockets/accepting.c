@@ -23,6 +23,7 @@ enum {
   KNOCK_LIMIT = 300,       /* milliseconds in which the kernel has to answer for a pod */
   ACCEPT_INTERVAL = 1000,  /* milliseconds between looks at connections that nobody has accepted */
   VALID_INTERVAL = 1000,   /* milliseconds between looks whether callers still wait */
+  UNCLAIMED_LIMIT = 10000, /* milliseconds in which a caller has to come back */
   FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
   ACCEPT_BATCH = 32,
   MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
@@ -115,9 +116,13 @@ static bool note_listener(const struct call *call, int own) {
 
 void handle_listen(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
+  bool native = own >= 0 && netns_cookie(own) == host_netns;
   if (own >= 0 && is_tcp(own, &family)) note_listener(call, own);
   if (own >= 0) close(own);
-  let_continue(call);
+  if (native)
+    answer(call, -EINVAL); /* nobody listens in the host's network */
+  else
+    let_continue(call);
 }
 
 /* --- connections that wait to be accepted ----------------------------------------------------------------------------- */
@@ -219,6 +224,8 @@ static void knock(int peer, const struct endpoint *target, const struct endpoint
       this->previous = &all_waiting;
       if (all_waiting) all_waiting->previous = &this->next;
       all_waiting = by_port[this->from.port] = this;
+      struct endpoint reached;
+      if (peer_address(fd, &reached)) knock_connected(&this->watch, EPOLLOUT); /* most often it is, by now */
       return;
     }
     close(fd);
@@ -350,8 +357,9 @@ struct blocked { /* a caller that waits for a connection */
   uint64_t deadline; /* 0: none */
 };
 
-struct unclaimed { /* accepted for a caller that was interrupted in that moment */
+struct unclaimed { /* accepted for a caller that a signal interrupted, or that has no descriptor left: for the next */
   struct unclaimed *next;
+  uint64_t since;
   uint64_t listener;
   int fd;
   struct endpoint peer;
@@ -374,15 +382,19 @@ static bool take_unclaimed(uint64_t listener, int *fd, struct endpoint *peer) {
   return false;
 }
 
-/* The socket that an application gets for one that was in its queue: the same, or what the knock stands for. */
+/* The socket that an application gets for one that was in its queue: the same, or what the knock stands for.
+ * Other connections to other pods may come from the knock's own port. */
 static int exchange(int own, int fd, struct endpoint *peer) {
+  struct endpoint target;
   struct waiting *waiting = is_v4(peer) ? by_port[peer->port] : NULL;
   if (!waiting || !same_endpoint(&waiting->from, peer)) return fd;
+  if (!own_address(fd, &target) || !same_endpoint(&waiting->target, &target)) return fd;
   struct waiting found = *waiting;
   confirm(&found);
   forget_waiting(waiting);
-  close(fd);
-  reset(found.knock);
+  reset(fd);
+  close(found.knock);
+  set_nodelay(found.peer, 0);
   copy_options(own, found.peer); /* what the kernel would have it inherit */
   set_name(socket_cookie(found.peer), &found.target, &found.source);
   count(ACCEPTED);
@@ -421,17 +433,35 @@ static bool accept_now(struct call *call, int own, int family) {
     answer(call, -code);
     return true;
   }
-  if (answer_with_descriptor(call, fd, flags & SOCK_CLOEXEC)) {
+  code = answer_with_descriptor(call, fd, flags & SOCK_CLOEXEC);
+  if (!code) {
     close(fd);
     return true;
   }
   struct unclaimed *kept = malloc(sizeof *kept);
   if (kept) {
-    *kept = (struct unclaimed){.next = all_unclaimed, .listener = cookie, .fd = fd, .peer = peer};
+    *kept = (struct unclaimed){.next = all_unclaimed, .listener = cookie, .fd = fd, .peer = peer, .since = now_ms()};
     all_unclaimed = kept;
   } else
     reset(fd);
+  if (code == ENOENT)
+    drop(call);
+  else
+    answer(call, -code);
   return true;
+}
+
+static void drop_unclaimed(uint64_t now) {
+  for (struct unclaimed **at = &all_unclaimed; *at;) {
+    struct unclaimed *old = *at;
+    if (now < old->since + UNCLAIMED_LIMIT) {
+      at = &old->next;
+      continue;
+    }
+    *at = old->next;
+    reset(old->fd);
+    free(old);
+  }
 }
 
 static void unblock(struct blocked *this) {
@@ -519,4 +549,5 @@ void accepting_tick(uint64_t now) {
   if (listener_watch.fd >= 0) watch_change(&listener_watch, EPOLLIN);
   look_at_waiting(now);
   look_at_blocked(now);
+  drop_unclaimed(now);
 }

@@ -1,8 +1,9 @@
 /* connect(2) of pods, and the addresses that they see.
  *
- * A connection that leaves the node is made by a socket of the host, which takes the place of the pod's own. One to the
- * outside is connected straight away. One to a pod goes to the agent of its node, which is told which pod and port are
- * wanted; after its YES every byte belongs to the two pods. Whatever does not succeed is left to the general path. */
+ * A connection that leaves the node is made by a socket of the host, which takes the place of the pod's own when it is
+ * connected. (With a socket that is not, a pod could reach the host's own addresses.) One to a pod goes to the agent of
+ * its node, which is told which pod and port are wanted; after its YES every byte belongs to the two pods. Whatever does
+ * not succeed, or not soon enough for a caller that does not want to wait, is left to the general path. */
 #include "sockets.h"
 
 #include <arpa/inet.h>
@@ -18,7 +19,10 @@
 
 enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
+  OUTSIDE_LIMIT = 20,     /* milliseconds for one to the outside whose caller does not want to wait */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
+  SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
+  VALID_INTERVAL = 1000,  /* milliseconds between looks whether callers still wait */
   MAX_PEERS = 4096,       /* larger than any index of a node */
   REQUEST = 12,           /* address and port of the pod that is wanted, and of the one that wants it */
   MAX_UNANSWERED = 64,
@@ -33,6 +37,7 @@ struct connecting {
   enum stage stage;
   uint64_t deadline; /* 0: none */
   int fd;            /* the host's socket */
+  bool spare;        /* it was a spare one */
   int family, nodelay;
   bool blocking, cloexec;
   uint32_t pod;               /* the caller's own address */
@@ -43,10 +48,17 @@ struct connecting {
   uint8_t expected[DIGEST];
 };
 
+/* A connection to a node for the next pod that wants one there: it is connected, and its nonce may have come. */
+struct spare {
+  int fd;
+  uint64_t made; /* 0: there is none */
+};
+
 static struct peer {
   uint32_t ip;
   uint16_t port; /* 0: not known */
   uint64_t asked, known;
+  struct spare spare;
 } peers[MAX_PEERS];
 
 static struct connecting *all;
@@ -142,8 +154,9 @@ static void fail(struct connecting *this, int code) {
   finish(this);
 }
 
-/* Put the host's socket in its place, and answer the call. */
-static void put(struct connecting *this, int result, enum counter counter) {
+/* Put the host's socket in its place, and answer the call. Who does not want to wait is told that it takes a moment. */
+static void put(struct connecting *this, enum counter counter) {
+  int result = this->blocking ? 0 : -EINPROGRESS;
   struct endpoint local = v4_endpoint(this->pod, 0), real;
   if (own_address(this->fd, &real)) local.port = real.port;
   uint64_t cookie = socket_cookie(this->fd);
@@ -168,33 +181,65 @@ static void outside_connected(struct watch *watch, uint32_t events) {
   if (code)
     fail(this, code > 0 ? code : ECONNABORTED);
   else
-    put(this, 0, OUTSIDE);
+    put(this, OUTSIDE);
 }
 
 static void connect_outside(struct connecting *this) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(this->family, &this->wanted, &address);
+  uint64_t limit = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) : OUTSIDE_LIMIT;
   this->stage = OUTSIDE_CONNECT;
+  this->deadline = limit ? now_ms() + limit : 0;
   if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
-    put(this, 0, OUTSIDE);
+    put(this, OUTSIDE);
   else if (errno != EINPROGRESS)
     fail(this, errno);
-  else if (!this->blocking)
-    put(this, -EINPROGRESS, OUTSIDE);
-  else {
-    uint64_t limit = timeout_ms(this->fd, SO_SNDTIMEO);
-    this->deadline = limit ? now_ms() + limit : 0;
-    if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected)) fail(this, ENOBUFS);
-  }
+  else if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected))
+    take_general_path(this);
 }
 
 /* --- to a pod ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t owner(const struct endpoint *pod) { return (v4(pod) - node.pods.first) >> 8; }
 
+static void drop_spare(struct peer *peer) {
+  if (peer->spare.made) close(peer->spare.fd);
+  peer->spare.made = 0;
+}
+
 static void forget_peer(const struct connecting *this) {
-  peers[owner(&this->target)].port = 0;
-  peers[owner(&this->target)].asked = 0;
+  struct peer *peer = &peers[owner(&this->target)];
+  peer->port = 0;
+  peer->asked = 0;
+  drop_spare(peer);
+}
+
+/* Begin to connect a socket to a node. */
+static bool dial(int fd, int family, const struct peer *peer) {
+  struct endpoint endpoint = v4_endpoint(peer->ip, peer->port);
+  struct sockaddr_in6 address;
+  socklen_t size = build_address(family, &endpoint, &address);
+  set_nodelay(fd, 1);
+  return connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
+}
+
+/* Who connects to a pod often does so again: have the next connection ready. */
+static void make_spare(struct peer *peer) {
+  if (peer->spare.made || !peer->port) return;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  if (dial(fd, AF_INET, peer))
+    peer->spare = (struct spare){.fd = fd, .made = now_ms()};
+  else
+    close(fd);
+}
+
+/* The spare connection to the node of a pod, or -1. */
+static int take_spare(const struct endpoint *pod, int family) {
+  struct peer *peer = owner(pod) < MAX_PEERS ? &peers[owner(pod)] : NULL;
+  if (!peer || !peer->spare.made || family != AF_INET || now_ms() > peer->spare.made + SPARE_LIMIT) return -1;
+  peer->spare.made = 0;
+  return peer->spare.fd;
 }
 
 /* Receive exactly so many bytes of a step: those that follow belong to the pods. Whether they are there. */
@@ -214,7 +259,7 @@ static bool receive_step(struct connecting *this, size_t size) {
 }
 
 static void send_request(struct connecting *this, const struct peer *peer) {
-  struct endpoint own;
+  struct endpoint own = {0};
   uint8_t message[PROOF + REQUEST];
   dialler_proof(this->buffer, owner(&this->target), peer->ip, peer->port, message, this->expected);
   own_address(this->fd, &own);
@@ -231,7 +276,7 @@ static void send_request(struct connecting *this, const struct peer *peer) {
 static void peer_ready(struct watch *watch, uint32_t events) {
   (void)events;
   struct connecting *this = (struct connecting *)watch;
-  const struct peer *peer = &peers[owner(&this->target)];
+  struct peer *peer = &peers[owner(&this->target)];
   switch (this->stage) {
     case PEER_CONNECT:
       if (get_option(this->fd, SOL_SOCKET, SO_ERROR)) {
@@ -252,24 +297,27 @@ static void peer_ready(struct watch *watch, uint32_t events) {
         return;
       }
       set_nodelay(this->fd, this->nodelay);
-      put(this, this->blocking ? 0 : -EINPROGRESS, PODS);
+      put(this, PODS);
+      make_spare(peer);
       return;
     default: return;
   }
 }
 
-static void dial_peer(struct connecting *this, const struct peer *peer) {
-  struct endpoint endpoint = v4_endpoint(peer->ip, peer->port);
-  struct sockaddr_in6 address;
-  socklen_t size = build_address(this->family, &endpoint, &address);
-  this->stage = PEER_CONNECT;
+static void dial_peer(struct connecting *this, struct peer *peer) {
+  this->stage = this->spare ? PEER_NONCE : PEER_CONNECT;
   this->nodelay = get_option(this->fd, IPPROTO_TCP, TCP_NODELAY);
-  set_nodelay(this->fd, 1);
-  if (connect(this->fd, (struct sockaddr *)&address, size) && errno != EINPROGRESS) {
+  if (this->spare)
+    set_nodelay(this->fd, 1);
+  else if (!dial(this->fd, this->family, peer)) {
     forget_peer(this);
     take_general_path(this);
-  } else if (watch_add(&this->watch, this->fd, EPOLLOUT, peer_ready))
+    return;
+  }
+  if (watch_add(&this->watch, this->fd, this->spare ? EPOLLIN : EPOLLOUT, peer_ready))
     take_general_path(this);
+  else if (this->spare)
+    peer_ready(&this->watch, EPOLLIN); /* its nonce has come already */
 }
 
 static void connect_pod(struct connecting *this) {
@@ -291,12 +339,16 @@ static void connect_pod(struct connecting *this) {
 
 void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
   if (index >= MAX_PEERS) return;
-  peers[index] = (struct peer){.ip = ip, .port = port, .asked = peers[index].asked, .known = now_ms()};
+  struct peer *peer = &peers[index];
+  if (peer->ip != ip || peer->port != port) drop_spare(peer);
+  peer->ip = ip;
+  peer->port = port;
+  peer->known = now_ms();
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
     if (this->stage != ADDRESS || owner(&this->target) != index) continue;
     if (port)
-      dial_peer(this, &peers[index]);
+      dial_peer(this, peer);
     else
       take_general_path(this);
   }
@@ -304,34 +356,30 @@ void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
 
 /* --- calls ----------------------------------------------------------------------------------------------------------- */
 
-/* Answer for a socket that is one of the host's already, unless it may be connected once more. */
-static bool is_connected(struct call *call, int own) {
+/* What connect(2) says of a socket that is one of the host's already. */
+static int answer_for_native(const struct call *call, int own) {
   uint64_t cookie = socket_cookie(own);
-  if (call->slot->planned != NO_ANSWER) { /* an earlier server was killed before it could answer */
-    answer(call, call->slot->planned);
-    return true;
-  }
+  if (call->slot->planned != NO_ANSWER) return call->slot->planned; /* an earlier server could not say it any more */
   for (int i = 0; i < MAX_UNANSWERED; i++)
     if (unanswered[i].cookie == cookie) {
       unanswered[i].cookie = 0;
-      answer(call, unanswered[i].answer);
-      return true;
+      return unanswered[i].answer;
     }
-  int state = tcp_state(own);
-  if (state == TCP_CLOSE) return false;
-  answer(call, state == TCP_SYN_SENT ? -EALREADY : -EISCONN);
-  return true;
+  return -EISCONN;
 }
 
 /* Begin a native connection, if the caller's socket can be replaced without a difference for the application. */
-static bool begin(struct call *call, int own, bool native, const struct connecting *about, enum path path) {
+static bool begin(struct call *call, int own, const struct connecting *about, enum path path) {
   struct endpoint bound;
-  if (!native && (!own_address(own, &bound) || bound.port)) return false;
+  if (!own_address(own, &bound) || bound.port) return false;
   int flags = descriptor_flags(caller(call), socket_number(call));
   if (flags < 0 || flags & O_ASYNC || !can_be_copied(own) || is_shared(caller(call), socket_number(call), own))
     return false;
   struct connecting *this = malloc(sizeof *this);
-  int fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  int fd = path == TO_POD ? take_spare(&about->target, about->family) : -1;
+  bool spare = fd >= 0;
+  if (!spare) fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (spare) set_nodelay(fd, 0);
   if (!this || fd < 0 || !copy_options(own, fd)) {
     if (fd >= 0) close(fd);
     free(this);
@@ -340,6 +388,7 @@ static bool begin(struct call *call, int own, bool native, const struct connecti
   *this = *about;
   this->call = *call;
   this->fd = fd;
+  this->spare = spare;
   this->watch.fd = -1;
   this->blocking = !(flags & O_NONBLOCK);
   this->cloexec = flags & O_CLOEXEC;
@@ -355,8 +404,11 @@ static bool begin(struct call *call, int own, bool native, const struct connecti
 }
 
 static void connect_socket(struct call *call, int own, int family, const void *address, size_t size) {
-  bool native = netns_cookie(own) == host_netns;
-  if (native && is_connected(call, own)) return;
+  uint64_t netns = netns_cookie(own);
+  if (netns == host_netns) {
+    answer(call, answer_for_native(call, own));
+    return;
+  }
   struct connecting about = {.family = family};
   sa_family_t named;
   memcpy(&named, address, sizeof named);
@@ -366,12 +418,8 @@ static void connect_socket(struct call *call, int own, int family, const void *a
     path = choose_path(&about.target);
   }
   if (path == TO_OUTSIDE || path == TO_POD) {
-    about.pod = native ? local_address_in(caller(call), &node.own_pods) : pod_of(caller(call), netns_cookie(own));
-    if (about.pod && begin(call, own, native, &about, path)) return;
-  }
-  if (native) { /* it must not reach the host's own addresses */
-    answer(call, -ECONNABORTED);
-    return;
+    about.pod = pod_of(caller(call), netns);
+    if (about.pod && begin(call, own, &about, path)) return;
   }
   if (path != LOCAL) count(GENERAL);
   let_continue(call);
@@ -408,13 +456,18 @@ void handle_name(struct call *call, bool peer) {
     let_continue(call);
 }
 
-void connecting_tick(uint64_t now) {
+bool connecting_tick(uint64_t now) {
+  static uint64_t next_validation;
+  bool validate = now >= next_validation;
+  if (validate) next_validation = now + VALID_INTERVAL;
+  for (size_t i = 0; validate && i < MAX_PEERS; i++)
+    if (peers[i].spare.made && now > peers[i].spare.made + SPARE_LIMIT) drop_spare(&peers[i]);
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
-    if (!this->deadline || now < this->deadline) continue;
-    if (this->stage == OUTSIDE_CONNECT)
-      put(this, -EINPROGRESS, OUTSIDE);
-    else
+    if (validate && !is_waited_for(&this->call))
+      finish(this);
+    else if (this->deadline && now >= this->deadline)
       take_general_path(this);
   }
+  return all != NULL;
 }

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 64, TICK_MS = 100 };
+enum { BATCH = 64, TICK_MS = 100, SHORT_TICK_MS = 5 };
 
 static int epoll;
 static void **dead;
@@ -51,15 +51,12 @@ uint64_t now_ms(void) {
   return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
-void loop_run(void (*tick)(uint64_t now)) {
+void loop_run(bool (*tick)(uint64_t now)) {
   uint64_t next = 0;
   for (;;) {
     struct epoll_event events[BATCH];
     uint64_t now = now_ms();
-    if (now >= next) {
-      tick(now);
-      next = now + TICK_MS;
-    }
+    if (now >= next) next = now + (tick(now) ? SHORT_TICK_MS : TICK_MS);
     int count = epoll_wait(epoll, events, BATCH, (int)(next - now));
     if (count < 0 && errno != EINTR) return;
     for (int i = 0; i < count; i++) {

@@ -48,7 +48,7 @@ void calls_init(void) {
 
 static void dispatch(struct call *call) {
   const struct seccomp_data *data = &call->slot->about.data;
-  switch (data->arch == ARCHITECTURE ? data->nr : -1) {
+  switch (data->arch == ARCHITECTURE && !node.pass_through ? data->nr : -1) {
     case SYS_connect: handle_connect(call); break;
     case SYS_accept:
     case SYS_accept4: handle_accept(call); break;
@@ -148,18 +148,15 @@ static int add_descriptor(struct call *call, struct seccomp_notif_addfd about) {
   return ioctl(call->source->fd, SECCOMP_IOCTL_NOTIF_ADDFD, &about);
 }
 
-bool answer_with_descriptor(struct call *call, int fd, bool cloexec) {
+int answer_with_descriptor(struct call *call, int fd, bool cloexec) {
   int number = add_descriptor(call, (struct seccomp_notif_addfd){
                                         .flags = SECCOMP_ADDFD_FLAG_SEND,
                                         .srcfd = (uint32_t)fd,
                                         .newfd_flags = cloexec ? O_CLOEXEC : 0,
                                     });
-  if (number < 0 && errno != ENOENT && errno != EINPROGRESS) { /* the caller has no descriptor left */
-    answer(call, -errno);
-    return true;
-  }
+  if (number < 0) return errno == EINPROGRESS ? ENOENT : errno;
   drop(call);
-  return number >= 0;
+  return 0;
 }
 
 bool replace_descriptor(struct call *call, int fd, bool cloexec, int answer_that_follows) {

@@ -28,6 +28,8 @@ static const struct option {
     {IPPROTO_IP, IP_TTL},
 }, copied_of_ipv6[] = {{IPPROTO_IPV6, IPV6_V6ONLY}, {IPPROTO_IPV6, IPV6_UNICAST_HOPS}, {IPPROTO_IPV6, IPV6_TCLASS}};
 
+enum { COPIED = sizeof copied / sizeof *copied, COPIED_OF_IPV6 = sizeof copied_of_ipv6 / sizeof *copied_of_ipv6 };
+
 int get_option(int fd, int level, int name) {
   int value;
   socklen_t size = sizeof value;
@@ -76,11 +78,30 @@ bool can_be_copied(int fd) {
   return !device[0] && get_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT) <= 0;
 }
 
-static bool copy_option(int from, int to, const struct option *option) {
-  char wanted[MAX_OPTION] = "", present[MAX_OPTION] = "";
-  socklen_t size = sizeof wanted, present_size = sizeof present;
+/* What a new socket of the host has, as read when the first one was made. */
+struct defaults {
+  bool known;
+  char values[COPIED + COPIED_OF_IPV6][MAX_OPTION];
+};
+
+static struct defaults *defaults_of(int family, int fd) {
+  static struct defaults of_ipv4, of_ipv6;
+  struct defaults *defaults = family == AF_INET6 ? &of_ipv6 : &of_ipv4;
+  int fresh = defaults->known ? -1 : socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  for (size_t i = 0; !defaults->known && i < COPIED + (family == AF_INET6 ? COPIED_OF_IPV6 : 0); i++) {
+    const struct option *option = i < COPIED ? &copied[i] : &copied_of_ipv6[i - COPIED];
+    socklen_t size = MAX_OPTION;
+    getsockopt(fresh < 0 ? fd : fresh, option->level, option->name, defaults->values[i], &size);
+  }
+  defaults->known = true;
+  if (fresh >= 0) close(fresh);
+  return defaults;
+}
+
+static bool copy_option(int from, int to, const struct option *option, const char *present) {
+  char wanted[MAX_OPTION] = "";
+  socklen_t size = sizeof wanted;
   if (getsockopt(from, option->level, option->name, wanted, &size)) return true; /* this kernel has none */
-  getsockopt(to, option->level, option->name, present, &present_size);
   return memcmp(wanted, present, sizeof wanted) == 0 || setsockopt(to, option->level, option->name, wanted, size) == 0;
 }
 
@@ -90,11 +111,12 @@ static bool copy_buffer(int from, int to, int name) {
 }
 
 bool copy_options(int from, int to) {
-  bool done = true;
-  for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) done &= copy_option(from, to, &copied[i]);
-  if (get_option(from, SOL_SOCKET, SO_DOMAIN) == AF_INET6 && get_option(to, SOL_SOCKET, SO_DOMAIN) == AF_INET6)
-    for (size_t i = 0; i < sizeof copied_of_ipv6 / sizeof *copied_of_ipv6; i++)
-      done &= copy_option(from, to, &copied_of_ipv6[i]);
+  bool done = true, both_of_ipv6 = get_option(from, SOL_SOCKET, SO_DOMAIN) == AF_INET6 &&
+                                   get_option(to, SOL_SOCKET, SO_DOMAIN) == AF_INET6;
+  struct defaults *defaults = defaults_of(both_of_ipv6 ? AF_INET6 : AF_INET, to);
+  for (size_t i = 0; i < COPIED; i++) done &= copy_option(from, to, &copied[i], defaults->values[i]);
+  for (size_t i = 0; both_of_ipv6 && i < COPIED_OF_IPV6; i++)
+    done &= copy_option(from, to, &copied_of_ipv6[i], defaults->values[COPIED + i]);
   int set_by_application = get_option(from, SOL_SOCKET, SO_BUF_LOCK);
   if (set_by_application > 0 && set_by_application & SNDBUF_LOCK) done &= copy_buffer(from, to, SO_SNDBUF);
   if (set_by_application > 0 && set_by_application & RCVBUF_LOCK) done &= copy_buffer(from, to, SO_RCVBUF);

@@ -27,9 +27,12 @@ static struct {
 } pods[PODS_KNOWN];
 
 uint32_t pod_of(pid_t pid, uint64_t netns) {
+  if (netns == host_netns) return 0;
   if (pods[netns % PODS_KNOWN].netns != netns) {
+    uint32_t ip = local_address_in(pid, &node.own_pods);
+    if (!ip) return 0; /* a namespace that the process has made itself, or a process that has ended */
     pods[netns % PODS_KNOWN].netns = netns;
-    pods[netns % PODS_KNOWN].ip = local_address_in(pid, &node.own_pods);
+    pods[netns % PODS_KNOWN].ip = ip;
   }
   return pods[netns % PODS_KNOWN].ip;
 }
@@ -80,9 +83,9 @@ static void obey(struct watch *watch, uint32_t events) {
   }
 }
 
-static void tick(uint64_t now) {
-  connecting_tick(now);
+static bool tick(uint64_t now) {
   accepting_tick(now);
+  return connecting_tick(now);
 }
 
 const char *const source_checksum = SOURCE_CHECKSUM; /* see c_library.py */

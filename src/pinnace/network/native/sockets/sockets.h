@@ -21,7 +21,7 @@ void watch_change(struct watch *, uint32_t events);
 void watch_remove(struct watch *); /* does not close the descriptor */
 void free_later(void *);           /* after the events at hand: one of them may still point to it */
 uint64_t now_ms(void);
-void loop_run(void (*tick)(uint64_t now)); /* for ever; calls tick at least ten times a second */
+void loop_run(bool (*tick)(uint64_t now)); /* for ever; calls tick ten times a second, or as often as it asks for */
 
 /* --- address.c: addresses ---------------------------------------------------------------------------------------- */
 
@@ -52,6 +52,7 @@ int open_process(pid_t thread);             /* a pidfd, or -1 */
 int copy_descriptor(pid_t, int number);     /* or -1 */
 int descriptor_flags(pid_t, int number);    /* of open(2), with O_CLOEXEC; or -1 */
 bool is_shared(pid_t, int number, int own); /* by a second descriptor, or by an epoll set */
+bool is_shared_by_links(pid_t, int number, int own, int directory); /* the same on older kernels */
 uint32_t local_address_in(pid_t, const struct network *); /* of its network namespace; 0 if there is none */
 
 /* --- options.c: sockets and their options ------------------------------------------------------------------------- */
@@ -64,7 +65,7 @@ uint64_t socket_cookie(int fd); /* no other socket has it, as long as the machin
 uint64_t netns_cookie(int fd);
 uint64_t timeout_ms(int fd, int option); /* SO_RCVTIMEO or SO_SNDTIMEO; 0: none */
 bool can_be_copied(int fd);
-bool copy_options(int from, int to);
+bool copy_options(int from, int to); /* to a new one, or one that had only TCP_NODELAY set */
 void set_blocking(int fd, bool blocking);
 void set_nodelay(int fd, int value);
 void reset(int fd); /* close with a reset */
@@ -115,7 +116,7 @@ bool is_accept4(const struct call *);
 bool is_waited_for(const struct call *);
 bool let_continue(struct call *);
 bool answer(struct call *, int value); /* a negative one is an errno; false if nobody waits any more */
-bool answer_with_descriptor(struct call *, int fd, bool cloexec);
+int answer_with_descriptor(struct call *, int fd, bool cloexec); /* 0, or an errno; ENOENT if nobody waits */
 bool replace_descriptor(struct call *, int fd, bool cloexec, int answer_that_follows);
 void drop(struct call *);
 int write_address(const struct call *, int family, const struct endpoint *); /* 0, or an errno */
@@ -141,6 +142,7 @@ struct node { /* what Python says of this node; see server.py */
   struct network nodes, pods, services, own_pods;
   uint8_t key[DIGEST];
   int listener, control, fabric_sockets;
+  int pass_through; /* whether every call is left to the kernel */
 };
 
 extern struct node node;
@@ -155,7 +157,7 @@ void handle_connect(struct call *);
 void handle_name(struct call *, bool peer);
 void peer_found(uint32_t index, uint32_t ip, uint16_t port); /* port 0: there is none */
 void services_changed(int table);                            /* a descriptor, see services.py */
-void connecting_tick(uint64_t now);
+bool connecting_tick(uint64_t now); /* whether there are any */
 
 /* --- accepting.c ---------------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,1 @@
+"""Measurements on test beds of their own. A tool for developers: nothing imports it."""

@@ -1,0 +1,178 @@
+"""Moves packets between the queues of the TUN device and sockets: the loop that every packet goes through.
+
+There are two implementations with the same behaviour: this one, and ``native_packet_loop`` in C, which is used where it
+was built. Both leave to their caller every packet for whose destination they have no connection.
+
+A frame is a header of four bytes (the queue in the first, the length in the other three) and what was read from the
+TUN device: the virtio header and the packet. The receiver writes it to its queue of the same number, because the kernel
+sends the packets of a flow through the queue that its last packet came in by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+from typing import TYPE_CHECKING, Protocol
+
+from pinnace.network.handshake import HandshakeError
+from pinnace.network.tun import MAX_FRAME, VNET_HEADER
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from pinnace.network.egress import FlowReceiver
+
+FRAME_HEADER = struct.Struct("!I")
+ADDRESS = struct.Struct("!I")
+MAX_LENGTH = 0xFFFFFF  # that fits beside the queue's number
+MIN_PACKET = VNET_HEADER + 20  # bytes of a virtio header and an IPv4 header
+SEND_TIMEOUT_MS = 200  # milliseconds that a full socket may block a queue before frames are dropped
+RECEIVE_BUFFER = 1 << 20
+
+
+def frame_header(queue: int, length: int) -> bytes:
+    """The header of a frame that was read from a queue."""
+    return FRAME_HEADER.pack(queue << 24 | length)
+
+
+def destination(frame: memoryview) -> int:
+    """The destination address of a frame's packet."""
+    address: int = ADDRESS.unpack_from(frame, FRAME_HEADER.size + VNET_HEADER + 16)[0]
+    return address
+
+
+class Queue(Protocol):
+    """A queue of the TUN device, and the connections over which its packets leave."""
+
+    tun: int
+
+    def next_frame(self) -> memoryview:
+        """The next IPv4 packet that the caller has to send, as a frame. It is valid until the next call."""
+
+    def connect(self, peer: int, sock: socket.socket) -> None:
+        """Send to a peer over this socket from now on."""
+
+    def disconnect(self, peer: int, sock: socket.socket) -> None:
+        """Stop using this socket for the peer. The caller may close it afterwards."""
+
+    def send(self, peer: int, frame: memoryview) -> None:
+        """Send a frame, or drop it if the socket is full. OSError if the connection is broken, or there is none."""
+
+
+class PacketLoop(Protocol):
+    """All queues of a node's TUN device."""
+
+    queues: Sequence[Queue]
+    udp_flows: FlowReceiver | None  # moves UDP flows to the outside by itself, if it can
+
+    def receive(self, sock: socket.socket) -> None:
+        """Write the frames of a peer's connection to the device, until the connection ends."""
+
+
+class Connection:
+    """A connection to a peer. Frames are sent whole or not at all."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._rest = b""  # of a frame that was sent in part
+        self._is_full = False  # for SEND_TIMEOUT_MS, and has taken nothing since
+
+    def send(self, frame: memoryview) -> None:
+        """Send a frame, or drop it if the socket is full."""
+        if self._rest and not self._flush():
+            return
+        try:
+            sent = self.sock.send(frame)
+        except BlockingIOError:
+            if not self._is_writable():
+                return
+            sent = 0
+        if sent < len(frame):
+            self._rest = bytes(frame[sent:])
+            self._flush()
+
+    def _flush(self) -> bool:
+        """Send the rest of a frame that was sent in part. The rest is never dropped: it would break the framing."""
+        while self._rest:
+            if not self._is_writable():
+                return False
+            with contextlib.suppress(BlockingIOError):
+                self._rest = self._rest[self.sock.send(self._rest) :]
+        return True
+
+    def _is_writable(self) -> bool:
+        poll = select.poll()
+        poll.register(self.sock, select.POLLOUT)
+        self._is_full = not poll.poll(0 if self._is_full else SEND_TIMEOUT_MS)
+        return not self._is_full
+
+
+class PythonQueue:
+    """A queue whose caller sends every packet."""
+
+    def __init__(self, tun: int, number: int) -> None:
+        self.tun = tun
+        self._number = number
+        self._connections: dict[int, Connection] = {}
+        self._buffer = bytearray(FRAME_HEADER.size + MAX_FRAME)
+
+    def next_frame(self) -> memoryview:
+        frame = memoryview(self._buffer)
+        packet = frame[FRAME_HEADER.size :]
+        while True:
+            count = os.readv(self.tun, [packet])
+            if count >= MIN_PACKET and packet[VNET_HEADER] >> 4 == 4:
+                FRAME_HEADER.pack_into(self._buffer, 0, self._number << 24 | count)
+                return frame[: FRAME_HEADER.size + count]
+
+    def connect(self, peer: int, sock: socket.socket) -> None:
+        self._connections[peer] = Connection(sock)
+
+    def disconnect(self, peer: int, sock: socket.socket) -> None:
+        connection = self._connections.get(peer)
+        if connection and connection.sock is sock:
+            del self._connections[peer]
+
+    def send(self, peer: int, frame: memoryview) -> None:
+        connection = self._connections.get(peer)
+        if connection is None:
+            raise ConnectionError("not connected")
+        try:
+            connection.send(frame)
+        except ValueError as error:  # the socket was closed between two system calls
+            raise ConnectionError("closed") from error
+
+
+class PythonPacketLoop:
+    """The loop without the library."""
+
+    def __init__(self, tuns: Sequence[int]) -> None:
+        self._tuns = list(tuns)
+        self.udp_flows: FlowReceiver | None = None
+        self.queues: Sequence[Queue] = [PythonQueue(tun, number) for number, tun in enumerate(tuns)]
+
+    def receive(self, sock: socket.socket) -> None:
+        buffer = bytearray(RECEIVE_BUFFER)
+        view = memoryview(buffer)
+        begin = end = 0
+        while count := sock.recv_into(view[end:]):
+            end += count
+            while end - begin >= FRAME_HEADER.size:
+                (header,) = FRAME_HEADER.unpack_from(buffer, begin)
+                length = header & MAX_LENGTH
+                if length > MAX_FRAME:
+                    raise HandshakeError("a frame of impossible length")
+                if end - begin - FRAME_HEADER.size < length:
+                    break
+                begin += FRAME_HEADER.size
+                with contextlib.suppress(OSError):  # the kernel refuses malformed packets; the connection goes on
+                    os.write(self._tuns[(header >> 24) % len(self._tuns)], view[begin : begin + length])
+                begin += length
+            if begin == end:
+                begin = end = 0
+            elif RECEIVE_BUFFER - end < FRAME_HEADER.size + MAX_FRAME:
+                buffer[: end - begin] = buffer[begin:end]
+                begin, end = 0, end - begin
