@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-CALLS = ("connect", "accept", "accept4", "listen", "getsockname", "getpeername")
+CALLS = ("connect", "accept", "accept4", "bind", "listen", "getsockname", "getpeername")
 ALLOW, NOTIFY = "SCMP_ACT_ALLOW", "SCMP_ACT_NOTIFY"
 ANNOTATION = "pinnace.dev/native-sockets"  # of a pod: "false" to have its connections take the general path
 CONTAINER_TYPE = "io.kubernetes.cri.container-type"

@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ enum {
   KNOCK_LIMIT = 300,       /* milliseconds in which the kernel has to answer for a pod */
   ACCEPT_INTERVAL = 1000,  /* milliseconds between looks at connections that nobody has accepted */
   VALID_INTERVAL = 1000,   /* milliseconds between looks whether callers still wait */
+  SOON = 150,              /* milliseconds: more than between two looks at time limits */
   UNCLAIMED_LIMIT = 10000, /* milliseconds in which a caller has to come back */
   FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
   ACCEPT_BATCH = 32,
@@ -65,7 +67,7 @@ static void receive_socket(struct watch *watch, uint32_t events) {
     close(fd);
 }
 
-static int take_fabric_socket(void) {
+int take_fabric_socket(void) {
   if (!fabric_count) { /* many at once: there may be one that was not received yet */
     struct pollfd ready = {.fd = node.fabric_sockets, .events = POLLIN};
     if (poll(&ready, 1, FABRIC_LIMIT) > 0) receive_socket(&fabric, EPOLLIN);
@@ -102,11 +104,15 @@ static struct listener *find_listener(const struct endpoint *endpoint) {
 /* Note on what a pod listens. Whether it is a pod's network at all. */
 static bool note_listener(const struct call *call, int own) {
   struct endpoint bound;
-  uint32_t pod = pod_of(caller(call), netns_cookie(own));
+  uint32_t pod = pod_of(caller(call), own);
   if (!pod || !own_address(own, &bound)) return false;
   if (!bound.port) return true;
   struct endpoint endpoint = v4_endpoint(pod, bound.port);
   struct listener *found = find_listener(&endpoint), *first = listener_bucket(pod, bound.port);
+  if (get_option(own, IPPROTO_TCP, TCP_DEFER_ACCEPT) > 0) { /* it would not hear a knock: that says nothing */
+    if (found) found->port = 0;
+    return true;
+  }
   for (int i = 0; !found && i < LISTENER_WAYS; i++)
     if (!first[i].port) found = &first[i];
   if (!found) found = &first[listener_turn++ % LISTENER_WAYS];
@@ -117,7 +123,7 @@ static bool note_listener(const struct call *call, int own) {
 void handle_listen(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
   bool native = own >= 0 && netns_cookie(own) == host_netns;
-  if (own >= 0 && is_tcp(own, &family)) note_listener(call, own);
+  if (own >= 0 && is_listener(own, &family)) note_listener(call, own);
   if (own >= 0) close(own);
   if (native)
     answer(call, -EINVAL); /* nobody listens in the host's network */
@@ -134,7 +140,7 @@ struct waiting {
   struct endpoint target, source; /* the pods' addresses */
   struct endpoint from;           /* the knock's own */
   uint8_t proof[DIGEST];
-  bool confirmed;
+  bool confirmed, connected;
   uint64_t deadline;
 };
 
@@ -189,22 +195,32 @@ static void knock_heard(struct watch *watch, uint32_t events) {
   close(this->knock);
 }
 
+/* Nobody listens any more, or the kernel does not answer. */
+static void give_up(struct waiting *this) {
+  forget_waiting(this);
+  if (this->confirmed)
+    reset(this->peer);
+  else
+    refuse(this->peer, this->proof);
+  close(this->knock);
+}
+
 static void knock_connected(struct watch *watch, uint32_t events) {
   (void)events;
   struct waiting *this = (struct waiting *)watch;
   if (get_option(this->knock, SOL_SOCKET, SO_ERROR)) {
-    forget_waiting(this);
-    refuse(this->peer, this->proof);
-    close(this->knock);
+    give_up(this);
     return;
   }
+  this->connected = true;
   confirm(this);
   this->deadline = now_ms() + ACCEPT_INTERVAL;
   this->watch.ready = knock_heard;
   watch_change(&this->watch, EPOLLIN);
 }
 
-static void knock(int peer, const struct endpoint *target, const struct endpoint *source, const uint8_t proof[DIGEST]) {
+/* Take a connection until it is accepted. ``proof`` is for who has made it, NULL if it was confirmed before. */
+static bool knock(int peer, const struct endpoint *target, const struct endpoint *source, const uint8_t *proof) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(AF_INET, target, &address);
   struct waiting *this = find_listener(target) ? calloc(1, sizeof *this) : NULL;
@@ -218,7 +234,8 @@ static void knock(int peer, const struct endpoint *target, const struct endpoint
       this->peer = peer;
       this->target = *target;
       this->source = *source;
-      memcpy(this->proof, proof, DIGEST);
+      this->confirmed = !proof;
+      if (proof) memcpy(this->proof, proof, DIGEST);
       this->deadline = now_ms() + KNOCK_LIMIT;
       this->next = all_waiting;
       this->previous = &all_waiting;
@@ -226,22 +243,20 @@ static void knock(int peer, const struct endpoint *target, const struct endpoint
       all_waiting = by_port[this->from.port] = this;
       struct endpoint reached;
       if (peer_address(fd, &reached)) knock_connected(&this->watch, EPOLLOUT); /* most often it is, by now */
-      return;
+      return true;
     }
     close(fd);
   }
   free(this);
-  refuse(peer, proof);
+  return false;
 }
 
 static void look_at_waiting(uint64_t now) {
   for (struct waiting *this = all_waiting, *next; this; this = next) {
     next = this->next;
     if (now < this->deadline) continue;
-    if (!this->confirmed) {
-      forget_waiting(this);
-      refuse(this->peer, this->proof);
-      close(this->knock);
+    if (!this->connected) {
+      give_up(this);
       continue;
     }
     const struct listener *listener = find_listener(&this->target);
@@ -309,7 +324,7 @@ static void dialler_said(struct watch *watch, uint32_t events) {
     ends[i] = v4_endpoint(ntohl(ip), ntohs(port));
   }
   forget_dialler(this);
-  knock(this->fd, &ends[0], &ends[1], proof);
+  if (!knock(this->fd, &ends[0], &ends[1], proof)) refuse(this->fd, proof);
 }
 
 static void welcome(int fd) {
@@ -357,7 +372,9 @@ struct blocked { /* a caller that waits for a connection */
   uint64_t deadline; /* 0: none */
 };
 
-struct unclaimed { /* accepted for a caller that a signal interrupted, or that has no descriptor left: for the next */
+/* A connection that was accepted, when it turned out that its caller was interrupted by a signal, or has no descriptor
+ * left. Those of other nodes go back to the queue, so that the application sees them there; others are for its next call. */
+struct unclaimed {
   struct unclaimed *next;
   uint64_t since;
   uint64_t listener;
@@ -384,7 +401,7 @@ static bool take_unclaimed(uint64_t listener, int *fd, struct endpoint *peer) {
 
 /* The socket that an application gets for one that was in its queue: the same, or what the knock stands for.
  * Other connections to other pods may come from the knock's own port. */
-static int exchange(int own, int fd, struct endpoint *peer) {
+static int exchange(int own, int family, int fd, struct endpoint *peer) {
   struct endpoint target;
   struct waiting *waiting = is_v4(peer) ? by_port[peer->port] : NULL;
   if (!waiting || !same_endpoint(&waiting->from, peer)) return fd;
@@ -396,10 +413,25 @@ static int exchange(int own, int fd, struct endpoint *peer) {
   close(found.knock);
   set_nodelay(found.peer, 0);
   copy_options(own, found.peer); /* what the kernel would have it inherit */
-  set_name(socket_cookie(found.peer), &found.target, &found.source);
+  set_name(socket_cookie(found.peer), family, &found.target, &found.source);
   count(ACCEPTED);
   *peer = found.source;
   return found.peer;
+}
+
+static void put_back(uint64_t listener, int fd, const struct endpoint *peer) {
+  struct endpoint target;
+  if (own_address(fd, &target) && is_v4(&target) && is_v4(peer)) {
+    const struct name *name = find_name(socket_cookie(fd));
+    if (name) target = name->local;
+    if (within(&node.own_pods, v4(&target)) && knock(fd, &target, peer, NULL)) return;
+  }
+  struct unclaimed *kept = malloc(sizeof *kept);
+  if (kept) {
+    *kept = (struct unclaimed){.next = all_unclaimed, .listener = listener, .fd = fd, .peer = *peer, .since = now_ms()};
+    all_unclaimed = kept;
+  } else
+    reset(fd);
 }
 
 /* Give the caller a connection, if there is one. Whether its call is done. */
@@ -423,13 +455,13 @@ static bool accept_now(struct call *call, int own, int family) {
       return true;
     }
     parse_address(&address, size, &peer);
-    fd = exchange(own, fd, &peer);
+    fd = exchange(own, family, fd, &peer);
   }
   int flags = is_accept4(call) ? (int)argument(call, 3) : 0;
   set_blocking(fd, !(flags & SOCK_NONBLOCK));
   int code = write_address(call, family, &peer);
   if (code) {
-    reset(fd);
+    close(fd);
     answer(call, -code);
     return true;
   }
@@ -438,12 +470,7 @@ static bool accept_now(struct call *call, int own, int family) {
     close(fd);
     return true;
   }
-  struct unclaimed *kept = malloc(sizeof *kept);
-  if (kept) {
-    *kept = (struct unclaimed){.next = all_unclaimed, .listener = cookie, .fd = fd, .peer = peer, .since = now_ms()};
-    all_unclaimed = kept;
-  } else
-    reset(fd);
+  put_back(cookie, fd, &peer);
   if (code == ENOENT)
     drop(call);
   else
@@ -504,6 +531,7 @@ static void block(struct call *call, int own, int family) {
   this->pidfd = pidfd;
   this->family = family;
   this->deadline = limit ? now_ms() + limit : 0;
+  if (limit) tick_soon();
   this->next = all_blocked;
   this->previous = &all_blocked;
   if (all_blocked) all_blocked->previous = &this->next;
@@ -512,8 +540,9 @@ static void block(struct call *call, int own, int family) {
 
 void handle_accept(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
-  bool listens = own >= 0 && is_tcp(own, &family) && get_option(own, SOL_SOCKET, SO_ACCEPTCONN) > 0;
-  if (!listens || !note_listener(call, own))
+  bool listens = own >= 0 && is_listener(own, &family) && get_option(own, SOL_SOCKET, SO_ACCEPTCONN) > 0;
+  bool valid = !is_accept4(call) || !(argument(call, 3) & ~(uint64_t)(SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!listens || !valid || !note_listener(call, own))
     let_continue(call);
   else if (!accept_now(call, own, family)) {
     if (!(fcntl(own, F_GETFL) & O_NONBLOCK)) {
@@ -525,17 +554,41 @@ void handle_accept(struct call *call) {
   if (own >= 0) close(own);
 }
 
-static void look_at_blocked(uint64_t now) {
-  bool validate = now >= next_validation;
-  if (validate) next_validation = now + VALID_INTERVAL;
+/* Let go those whose callers were interrupted: our copies of their sockets would keep the ports open. */
+static void drop_interrupted(void) {
+  for (struct blocked *this = all_blocked, *next; this; this = next) {
+    next = this->next;
+    if (!is_waited_for(&this->call)) unblock(this);
+  }
+}
+
+void handle_bind(struct call *call) {
+  int own = copy_descriptor(caller(call), socket_number(call));
+  bool native = own >= 0 && netns_cookie(own) == host_netns;
+  if (own >= 0) close(own);
+  drop_interrupted();
+  if (native)
+    answer(call, -EINVAL); /* it is connected, or was */
+  else
+    let_continue(call);
+}
+
+/* Whether one of them has a time limit that ends soon. */
+static bool look_at_blocked(uint64_t now) {
+  bool soon = false;
+  if (now >= next_validation) {
+    next_validation = now + VALID_INTERVAL;
+    drop_interrupted();
+  }
   for (struct blocked *this = all_blocked, *next; this; this = next) {
     next = this->next;
     if (this->deadline && now >= this->deadline) {
       answer(&this->call, -EAGAIN);
       unblock(this);
-    } else if (validate && !is_waited_for(&this->call))
-      unblock(this); /* our copy of its socket would keep the port open */
+    } else
+      soon |= this->deadline && this->deadline < now + SOON;
   }
+  return soon;
 }
 
 void accepting_init(void) {
@@ -544,10 +597,10 @@ void accepting_init(void) {
   ask_for_sockets();
 }
 
-void accepting_tick(uint64_t now) {
+bool accepting_tick(uint64_t now) {
   while (oldest && now >= oldest->deadline) drop_dialler(oldest);
   if (listener_watch.fd >= 0) watch_change(&listener_watch, EPOLLIN);
   look_at_waiting(now);
-  look_at_blocked(now);
   drop_unclaimed(now);
+  return look_at_blocked(now);
 }

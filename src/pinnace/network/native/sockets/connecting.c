@@ -19,7 +19,9 @@
 
 enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
-  OUTSIDE_LIMIT = 20,     /* milliseconds for one to the outside whose caller does not want to wait */
+  OUTSIDE_LIMIT = 1000,   /* milliseconds for one to the outside */
+  SHORT_LIMIT = 20,       /* milliseconds for either, if the caller does not want to wait */
+  AVOIDED = 2000,         /* milliseconds for which a node that has not answered is left to the general path */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
   VALID_INTERVAL = 1000,  /* milliseconds between looks whether callers still wait */
@@ -34,10 +36,11 @@ struct connecting {
   struct watch watch; /* of the host's socket */
   struct connecting *next, **previous;
   struct call call;
+  uint64_t cookie; /* of the caller's own socket */
   enum stage stage;
-  uint64_t deadline; /* 0: none */
-  int fd;            /* the host's socket */
-  bool spare;        /* it was a spare one */
+  uint64_t deadline;
+  int fd;     /* the host's socket */
+  bool spare; /* it was a spare one */
   int family, nodelay;
   bool blocking, cloexec;
   uint32_t pod;               /* the caller's own address */
@@ -57,7 +60,7 @@ struct spare {
 static struct peer {
   uint32_t ip;
   uint16_t port; /* 0: not known */
-  uint64_t asked, known;
+  uint64_t asked, known, avoided_until;
   struct spare spare;
 } peers[MAX_PEERS];
 
@@ -67,6 +70,8 @@ static struct {
   int answer;
 } unanswered[MAX_UNANSWERED]; /* sockets that were replaced for callers that a signal interrupted in that moment */
 static unsigned next_unanswered;
+static uint64_t interrupted[MAX_UNANSWERED]; /* sockets of callers that a signal interrupted before */
+static unsigned next_interrupted;
 
 /* The table of Services: sorted by address and port, see services.py. */
 static const struct service {
@@ -154,13 +159,26 @@ static void fail(struct connecting *this, int code) {
   finish(this);
 }
 
+/* To the kernel a socket is connected when connect(2) has said so, not before; and only such a one can never be connected
+ * again. Without this a pod could do so after a reset, by sendmsg(2) with MSG_FASTOPEN, to the host's own addresses. */
+static bool settle(int fd) {
+  struct sockaddr_in6 address;
+  socklen_t size = sizeof address;
+  return getpeername(fd, (struct sockaddr *)&address, &size) == 0 &&
+         (connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EISCONN);
+}
+
 /* Put the host's socket in its place, and answer the call. Who does not want to wait is told that it takes a moment. */
 static void put(struct connecting *this, enum counter counter) {
   int result = this->blocking ? 0 : -EINPROGRESS;
   struct endpoint local = v4_endpoint(this->pod, 0), real;
   if (own_address(this->fd, &real)) local.port = real.port;
   uint64_t cookie = socket_cookie(this->fd);
-  set_name(cookie, &local, &this->wanted);
+  if (!settle(this->fd)) { /* it has been reset already */
+    take_general_path(this);
+    return;
+  }
+  set_name(cookie, this->family, &local, &this->wanted);
   set_blocking(this->fd, this->blocking);
   if (replace_descriptor(&this->call, this->fd, this->cloexec, result)) {
     count(counter);
@@ -168,8 +186,15 @@ static void put(struct connecting *this, enum counter counter) {
       unanswered[next_unanswered % MAX_UNANSWERED].cookie = cookie;
       unanswered[next_unanswered++ % MAX_UNANSWERED].answer = result;
     }
-  }
+  } else
+    interrupted[next_interrupted++ % MAX_UNANSWERED] = this->cookie;
   finish(this);
+}
+
+/* When an attempt has taken too long. What the caller waits then on the general path comes in addition. */
+static uint64_t deadline_of(const struct connecting *this, uint64_t limit) {
+  uint64_t own = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) / 8 : SHORT_LIMIT;
+  return now_ms() + (own && own < limit ? own : limit);
 }
 
 /* --- to the outside ------------------------------------------------------------------------------------------------ */
@@ -178,18 +203,19 @@ static void outside_connected(struct watch *watch, uint32_t events) {
   (void)events;
   struct connecting *this = (struct connecting *)watch;
   int code = get_option(this->fd, SOL_SOCKET, SO_ERROR);
-  if (code)
-    fail(this, code > 0 ? code : ECONNABORTED);
-  else
+  if (!code)
     put(this, OUTSIDE);
+  else if (this->blocking && code > 0)
+    fail(this, code);
+  else
+    take_general_path(this); /* its socket shall have the error, not the call */
 }
 
 static void connect_outside(struct connecting *this) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(this->family, &this->wanted, &address);
-  uint64_t limit = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) : OUTSIDE_LIMIT;
   this->stage = OUTSIDE_CONNECT;
-  this->deadline = limit ? now_ms() + limit : 0;
+  this->deadline = deadline_of(this, OUTSIDE_LIMIT);
   if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
     put(this, OUTSIDE);
   else if (errno != EINPROGRESS)
@@ -323,8 +349,8 @@ static void dial_peer(struct connecting *this, struct peer *peer) {
 static void connect_pod(struct connecting *this) {
   uint32_t index = owner(&this->target);
   this->stage = ADDRESS;
-  this->deadline = now_ms() + PEER_LIMIT;
-  if (index >= MAX_PEERS) {
+  this->deadline = deadline_of(this, PEER_LIMIT);
+  if (index >= MAX_PEERS || now_ms() < peers[index].avoided_until) {
     take_general_path(this);
     return;
   }
@@ -361,11 +387,13 @@ static int answer_for_native(const struct call *call, int own) {
   uint64_t cookie = socket_cookie(own);
   if (call->slot->planned != NO_ANSWER) return call->slot->planned; /* an earlier server could not say it any more */
   for (int i = 0; i < MAX_UNANSWERED; i++)
-    if (unanswered[i].cookie == cookie) {
-      unanswered[i].cookie = 0;
-      return unanswered[i].answer;
-    }
+    if (unanswered[i].cookie == cookie) return unanswered[i].answer;
   return -EISCONN;
+}
+
+static void forget_unanswered(uint64_t cookie) {
+  for (int i = 0; i < MAX_UNANSWERED; i++)
+    if (unanswered[i].cookie == cookie) unanswered[i].cookie = 0;
 }
 
 /* Begin a native connection, if the caller's socket can be replaced without a difference for the application. */
@@ -396,6 +424,7 @@ static bool begin(struct call *call, int own, const struct connecting *about, en
   this->previous = &all;
   if (all) all->previous = &this->next;
   all = this;
+  tick_soon();
   if (path == TO_POD)
     connect_pod(this);
   else
@@ -403,13 +432,27 @@ static bool begin(struct call *call, int own, const struct connecting *about, en
   return true;
 }
 
+/* Whether a signal has interrupted an earlier call for that socket. Signals that keep coming must not keep it from ever
+ * being connected: the kernel, on the general path, goes on with what it has begun. */
+static bool was_interrupted(uint64_t cookie) {
+  bool found = false;
+  for (struct connecting *this = all, *next; this; this = next) {
+    next = this->next;
+    if (this->cookie != cookie) continue;
+    found = true;
+    finish(this);
+  }
+  for (int i = 0; !found && i < MAX_UNANSWERED; i++) found = interrupted[i] == cookie;
+  return found;
+}
+
 static void connect_socket(struct call *call, int own, int family, const void *address, size_t size) {
   uint64_t netns = netns_cookie(own);
   if (netns == host_netns) {
-    answer(call, answer_for_native(call, own));
+    if (answer(call, answer_for_native(call, own))) forget_unanswered(socket_cookie(own));
     return;
   }
-  struct connecting about = {.family = family};
+  struct connecting about = {.family = family, .cookie = socket_cookie(own)};
   sa_family_t named;
   memcpy(&named, address, sizeof named);
   enum path path = LOCAL;
@@ -418,8 +461,8 @@ static void connect_socket(struct call *call, int own, int family, const void *a
     path = choose_path(&about.target);
   }
   if (path == TO_OUTSIDE || path == TO_POD) {
-    about.pod = pod_of(caller(call), netns);
-    if (about.pod && begin(call, own, &about, path)) return;
+    about.pod = pod_of(caller(call), own);
+    if (about.pod && !was_interrupted(about.cookie) && begin(call, own, &about, path)) return;
   }
   if (path != LOCAL) count(GENERAL);
   let_continue(call);
@@ -427,9 +470,10 @@ static void connect_socket(struct call *call, int own, int family, const void *a
 
 void handle_connect(struct call *call) {
   uint8_t address[sizeof(struct sockaddr_in6)];
-  size_t size = (uint32_t)argument(call, 2) < sizeof address ? (uint32_t)argument(call, 2) : sizeof address;
+  uint32_t given = (uint32_t)argument(call, 2);
+  size_t size = given < sizeof address ? given : sizeof address;
   sa_family_t family = AF_UNIX;
-  if (size >= sizeof family && read_memory(caller(call), argument(call, 1), address, size))
+  if (size >= sizeof family && given <= sizeof(struct sockaddr_storage) && read_memory(caller(call), argument(call, 1), address, size))
     memcpy(&family, address, sizeof family);
   int own = family == AF_INET || family == AF_INET6 || family == AF_UNSPEC
                 ? copy_descriptor(caller(call), socket_number(call))
@@ -445,13 +489,11 @@ void handle_connect(struct call *call) {
 void handle_name(struct call *call, bool peer) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
   const struct name *name = NULL;
-  if (own >= 0 && is_tcp(own, &family) && netns_cookie(own) == host_netns) {
-    int state = tcp_state(own);
-    if (state != TCP_CLOSE && (!peer || state != TCP_SYN_SENT)) name = find_name(socket_cookie(own));
-  }
+  if (own >= 0 && is_tcp(own, &family) && netns_cookie(own) == host_netns && (!peer || tcp_state(own) != TCP_CLOSE))
+    name = find_name(socket_cookie(own));
   if (own >= 0) close(own);
   if (name)
-    answer(call, -write_address(call, family, peer ? &name->peer : &name->local));
+    answer(call, -write_address(call, name->family, peer ? &name->peer : &name->local));
   else
     let_continue(call);
 }
@@ -464,10 +506,14 @@ bool connecting_tick(uint64_t now) {
     if (peers[i].spare.made && now > peers[i].spare.made + SPARE_LIMIT) drop_spare(&peers[i]);
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
-    if (validate && !is_waited_for(&this->call))
+    if (validate && !is_waited_for(&this->call)) {
+      interrupted[next_interrupted++ % MAX_UNANSWERED] = this->cookie;
       finish(this);
-    else if (this->deadline && now >= this->deadline)
+    } else if (now >= this->deadline) {
+      if (this->stage == PEER_CONNECT || this->stage == PEER_NONCE)
+        peers[owner(&this->target)].avoided_until = now + AVOIDED;
       take_general_path(this);
+    }
   }
   return all != NULL;
 }

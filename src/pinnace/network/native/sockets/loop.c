@@ -10,6 +10,7 @@
 enum { BATCH = 64, TICK_MS = 100, SHORT_TICK_MS = 5 };
 
 static int epoll;
+static uint64_t next_tick;
 static void **dead;
 static size_t dead_count, dead_room;
 
@@ -51,13 +52,17 @@ uint64_t now_ms(void) {
   return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
+void tick_soon(void) {
+  uint64_t soon = now_ms() + SHORT_TICK_MS;
+  if (soon < next_tick) next_tick = soon;
+}
+
 void loop_run(bool (*tick)(uint64_t now)) {
-  uint64_t next = 0;
   for (;;) {
     struct epoll_event events[BATCH];
     uint64_t now = now_ms();
-    if (now >= next) next = now + (tick(now) ? SHORT_TICK_MS : TICK_MS);
-    int count = epoll_wait(epoll, events, BATCH, (int)(next - now));
+    if (now >= next_tick) next_tick = now + (tick(now) ? SHORT_TICK_MS : TICK_MS);
+    int count = epoll_wait(epoll, events, BATCH, (int)(next_tick - now));
     if (count < 0 && errno != EINTR) return;
     for (int i = 0; i < count; i++) {
       struct watch *watch = events[i].data.ptr;

@@ -10,14 +10,14 @@ void count(enum counter counter) { memory->counters[counter]++; }
 
 static struct name *bucket(uint64_t cookie) { return &memory->names[cookie % (MAX_NAMES / WAYS) * WAYS]; }
 
-void set_name(uint64_t cookie, const struct endpoint *local, const struct endpoint *peer) {
+void set_name(uint64_t cookie, int family, const struct endpoint *local, const struct endpoint *peer) {
   struct name *first = bucket(cookie), *name = &first[memory->turn++ % WAYS]; /* the oldest, more or less */
   for (int i = 0; i < WAYS; i++)
     if (!first[i].cookie || first[i].cookie == cookie) {
       name = &first[i];
       break;
     }
-  *name = (struct name){.cookie = cookie, .local = *local, .peer = *peer};
+  *name = (struct name){.cookie = cookie, .family = family, .local = *local, .peer = *peer};
 }
 
 struct name *find_name(uint64_t cookie) {

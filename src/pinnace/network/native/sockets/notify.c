@@ -52,6 +52,7 @@ static void dispatch(struct call *call) {
     case SYS_connect: handle_connect(call); break;
     case SYS_accept:
     case SYS_accept4: handle_accept(call); break;
+    case SYS_bind: handle_bind(call); break;
     case SYS_listen: handle_listen(call); break;
     case SYS_getsockname: handle_name(call, false); break;
     case SYS_getpeername: handle_name(call, true); break;

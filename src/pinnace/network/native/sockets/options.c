@@ -42,6 +42,13 @@ bool is_tcp(int fd, int *family) {
          get_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
+bool is_listener(int fd, int *family) {
+  *family = get_option(fd, SOL_SOCKET, SO_DOMAIN);
+  int protocol = get_option(fd, SOL_SOCKET, SO_PROTOCOL);
+  return (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM &&
+         (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP);
+}
+
 int tcp_state(int fd) {
   uint8_t state;
   socklen_t size = sizeof state;

@@ -26,9 +26,23 @@ static struct {
   uint32_t ip;
 } pods[PODS_KNOWN];
 
-uint32_t pod_of(pid_t pid, uint64_t netns) {
+/* The user namespace of the node, to which the networks of its pods belong. */
+static uint64_t nodes_owner(void) {
+  static uint64_t owner;
+  int fd = owner ? -1 : take_fabric_socket();
+  if (fd >= 0) {
+    owner = owner_of_network(fd);
+    close(fd);
+  }
+  return owner;
+}
+
+uint32_t pod_of(pid_t pid, int own) {
+  uint64_t netns = netns_cookie(own);
   if (netns == host_netns) return 0;
   if (pods[netns % PODS_KNOWN].netns != netns) {
+    /* In a namespace that a process has made itself, it can have any address: that would be another pod's. */
+    if (!is_in_network_of(pid, own) || owner_of_network(own) != nodes_owner()) return 0;
     uint32_t ip = local_address_in(pid, &node.own_pods);
     if (!ip) return 0; /* a namespace that the process has made itself, or a process that has ended */
     pods[netns % PODS_KNOWN].netns = netns;
@@ -84,8 +98,8 @@ static void obey(struct watch *watch, uint32_t events) {
 }
 
 static bool tick(uint64_t now) {
-  accepting_tick(now);
-  return connecting_tick(now);
+  bool is_busy = accepting_tick(now);
+  return connecting_tick(now) || is_busy;
 }
 
 const char *const source_checksum = SOURCE_CHECKSUM; /* see c_library.py */

@@ -21,6 +21,7 @@ void watch_change(struct watch *, uint32_t events);
 void watch_remove(struct watch *); /* does not close the descriptor */
 void free_later(void *);           /* after the events at hand: one of them may still point to it */
 uint64_t now_ms(void);
+void tick_soon(void); /* there is a time limit to look at */
 void loop_run(bool (*tick)(uint64_t now)); /* for ever; calls tick ten times a second, or as often as it asks for */
 
 /* --- address.c: addresses ---------------------------------------------------------------------------------------- */
@@ -54,11 +55,14 @@ int descriptor_flags(pid_t, int number);    /* of open(2), with O_CLOEXEC; or -1
 bool is_shared(pid_t, int number, int own); /* by a second descriptor, or by an epoll set */
 bool is_shared_by_links(pid_t, int number, int own, int directory); /* the same on older kernels */
 uint32_t local_address_in(pid_t, const struct network *); /* of its network namespace; 0 if there is none */
+bool is_in_network_of(pid_t, int socket);                 /* whether both are of the same network namespace */
+uint64_t owner_of_network(int socket); /* the user namespace that its network namespace belongs to; 0 if that fails */
 
 /* --- options.c: sockets and their options ------------------------------------------------------------------------- */
 
 int get_option(int fd, int level, int name); /* -1 if it fails */
 bool is_tcp(int fd, int *family);
+bool is_listener(int fd, int *family); /* it may listen for MPTCP too, as Go's do; what it accepts of others is TCP */
 int tcp_state(int fd);
 uint32_t queue_length(int listener);
 uint64_t socket_cookie(int fd); /* no other socket has it, as long as the machine runs */
@@ -83,6 +87,7 @@ struct slot { /* a call in hand */
 
 struct name { /* the addresses of a socket as its application sees them */
   uint64_t cookie;
+  int family; /* of the application's own socket: one that listens for both gets sockets of IPv4 from us */
   struct endpoint local, peer;
 };
 
@@ -95,7 +100,7 @@ struct memory {
 
 extern struct memory *memory;
 void count(enum counter);
-void set_name(uint64_t cookie, const struct endpoint *local, const struct endpoint *peer);
+void set_name(uint64_t cookie, int family, const struct endpoint *local, const struct endpoint *peer);
 struct name *find_name(uint64_t cookie);
 
 /* --- notify.c: calls in hand and answers to them ------------------------------------------------------------------ */
@@ -149,7 +154,7 @@ extern struct node node;
 extern uint64_t host_netns;
 void want_peer(uint32_t index);
 void splice_in_python(int one, int other); /* takes both descriptors */
-uint32_t pod_of(pid_t, uint64_t netns);    /* the address of the pod that a network namespace belongs to, or 0 */
+uint32_t pod_of(pid_t, int own);           /* the address of the pod that a process and its socket belong to, or 0 */
 
 /* --- connecting.c --------------------------------------------------------------------------------------------------- */
 
@@ -164,4 +169,6 @@ bool connecting_tick(uint64_t now); /* whether there are any */
 void accepting_init(void);
 void handle_listen(struct call *);
 void handle_accept(struct call *);
-void accepting_tick(uint64_t now);
+void handle_bind(struct call *);
+int take_fabric_socket(void); /* of the node's network, or -1 */
+bool accepting_tick(uint64_t now); /* whether it wants to be called again soon */

@@ -6,9 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <linux/nsfs.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -132,6 +135,27 @@ bool is_shared(pid_t pid, int number, int own) {
                  : is_shared_by_links(pid, number, own, directory);
   if (directory >= 0) close(directory);
   return shared;
+}
+
+static uint64_t inode_of(int fd) {
+  struct stat about;
+  return fd >= 0 && fstat(fd, &about) == 0 ? about.st_ino : 0;
+}
+
+bool is_in_network_of(pid_t pid, int socket) {
+  int own = ioctl(socket, SIOCGSKNS), of_process = open_proc(pid, "ns/net", -1, 0);
+  bool same = inode_of(own) && inode_of(own) == inode_of(of_process);
+  if (own >= 0) close(own);
+  if (of_process >= 0) close(of_process);
+  return same;
+}
+
+uint64_t owner_of_network(int socket) {
+  int network = ioctl(socket, SIOCGSKNS), owner = network < 0 ? -1 : ioctl(network, NS_GET_USERNS);
+  uint64_t inode = inode_of(owner);
+  if (network >= 0) close(network);
+  if (owner >= 0) close(owner);
+  return inode;
 }
 
 uint32_t local_address_in(pid_t pid, const struct network *network) {
