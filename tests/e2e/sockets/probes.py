@@ -458,7 +458,9 @@ def passed_after() -> Any:
 
         def receive() -> bool:
             _, (number,), _, _ = socket.recv_fds(other, 1, 1)
-            return echoes(socket.socket(fileno=number))
+            with socket.socket(fileno=number) as received:
+                received.settimeout(LIMIT)
+                return echoes(received)
 
         return in_child(receive)
 
@@ -648,7 +650,7 @@ def interrupted() -> Any:
         sock.setblocking(False)
         results.append(code_of(sock.connect_ex(TARGET)))
     with socket.socket() as sock, alarms(0.1, 0.1, restart=True):
-        killer = threading.Timer(1.0, lambda: sock.shutdown(socket.SHUT_RDWR))
+        killer = threading.Timer(1.0, outcome, (sock.shutdown, socket.SHUT_RDWR))
         killer.start()
         begin = time.monotonic()
         results += [raw("connect", sock.fileno(), sockaddr(*TARGET), 16), about(time.monotonic() - begin)]
@@ -848,9 +850,9 @@ def listener_closed_and_opened_after_a_signal() -> Any:
         except InterruptedByHandlerError:
             pass
         listener.close()
-        refused = dial_back(port).result(LIMIT)
         with socket.socket() as again:
-            return [refused, outcome(again.bind, ("", port)), outcome(again.listen, 5)]
+            bound = [outcome(again.bind, ("", port)), outcome(again.listen, 5)]
+        return [bound, dial_back(port).result(LIMIT)]
 
 
 @probe("accepting")
