@@ -1,6 +1,6 @@
 """Builds the packet loop's library into the wheel, and into the source tree for an editable installation.
 
-Without a C compiler the wheel is pure Python, and the packet loop in Python is used.
+Without a C compiler that works the wheel is pure Python, and the packet loop in Python is used.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ def compile_argv(compiler: str, source: Path, library: Path) -> list[str]:
 
 
 def build(root: Path) -> bool:
-    """Build the library in a source tree. Whether there was a compiler; an old library is removed if there was none."""
+    """Build the library in a source tree. Whether that was possible; if not, there is none: not an old one either."""
     library = root / LIBRARY
     compiler = shutil.which(os.environ.get("CC", "cc"))
-    if not compiler:
-        library.unlink(missing_ok=True)
-        return False
     new = library.with_name(f"{library.name}.{os.getpid()}")  # others may build, or read the library, at the same time
-    subprocess.run(compile_argv(compiler, root / SOURCE, new), check=True, timeout=120)
-    new.replace(library)
-    return True
+    if compiler and not subprocess.run(compile_argv(compiler, root / SOURCE, new), check=False, timeout=120).returncode:
+        new.replace(library)
+        return True
+    library.unlink(missing_ok=True)
+    return False
 
 
 class PacketLoopHook(BuildHookInterface[Any]):
@@ -47,3 +46,5 @@ class PacketLoopHook(BuildHookInterface[Any]):
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["artifacts"].append(LIBRARY)
+        else:
+            self.app.display_warning("no C compiler that works: the packet loop in Python will be used")

@@ -42,8 +42,10 @@ def test_the_library_in_this_tree_is_not_older_than_its_source() -> None:
     native_packet_loop.load()
 
 
-def test_without_a_compiler_no_old_library_is_left(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"], ids=["none", "broken"])
+def test_without_a_compiler_no_old_library_is_left(tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+    """Such as one without the C library's headers."""
+    monkeypatch.setenv("CC", compiler)
     library = tree / hatch_build.LIBRARY
     library.touch()
     assert not hatch_build.build(tree)
