@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +33,6 @@ enum {
     RECEIVE_BUFFER = 1 << 18,
     SEND_TIMEOUT_MS = 200,             /* that a full socket may block a queue before frames are dropped */
     EVENTS = 64,
-    POLL_NS = 50000,                   /* that a thread looks for the next packet after a small one, before it sleeps */
 };
 
 const char *packets_source = PACKETS_SOURCE; /* the checksum of this file */
@@ -85,33 +83,6 @@ static double now(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-static int64_t nanoseconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/*
- * Until when to look for the next packet, after one of this size.
- *
- * To wake a thread takes longer than all that is done for a small packet, and after a request an answer comes soon.
- * After large ones there is other work for the CPU.
- */
-static int64_t poll_deadline(ssize_t last)
-{
-    return last <= MAX_SMALL ? nanoseconds() + POLL_NS : 0;
-}
-
-/* Whether to look once more. Whoever waits for the CPU gets it first. */
-static int poll_again(int64_t deadline)
-{
-    if (!deadline || nanoseconds() >= deadline)
-        return 0;
-    sched_yield();
-    return 1;
 }
 
 static uint32_t read_32(const unsigned char *data)
@@ -392,22 +363,12 @@ static void receive_answer(struct flows *flows, uint32_t place)
     }
 }
 
-static int wait_for_answers(struct flows *flows, struct epoll_event *events)
-{
-    int64_t deadline = poll_deadline(0);
-    int count;
-    do
-        count = epoll_wait(flows->epoll, events, EVENTS, 0);
-    while (!count && poll_again(deadline));
-    return count ? count : epoll_wait(flows->epoll, events, EVENTS, -1);
-}
-
 /* Write what comes from the outside to the device, until a signal. */
 void flows_receive(struct flows *flows)
 {
     struct epoll_event events[EVENTS];
     int count;
-    while ((count = wait_for_answers(flows, events)) >= 0)
+    while ((count = epoll_wait(flows->epoll, events, EVENTS, -1)) >= 0)
         for (int i = 0; i < count; i++)
             receive_answer(flows, events[i].data.u32);
 }
@@ -453,17 +414,6 @@ static ssize_t read_ready(int tun, unsigned char *data)
     return preadv2(tun, &vector, 1, -1, RWF_NOWAIT);
 }
 
-/* Read the next packet. ``last`` is the size of the one before. */
-static ssize_t read_next(int tun, unsigned char *data, ssize_t last)
-{
-    int64_t deadline = poll_deadline(last);
-    ssize_t count;
-    do
-        count = read_ready(tun, data);
-    while (count < 0 && errno == EAGAIN && poll_again(deadline));
-    return count < 0 ? read(tun, data, MAX_FRAME) : count;
-}
-
 /*
  * Send packets of the queue to the nodes and flows that they are for, until there is one for which there is neither.
  *
@@ -475,14 +425,11 @@ ssize_t queue_next(struct queue *queue)
     unsigned char *buffer = queue->buffer;
     size_t begin = 0, end = 0; /* frames that are not sent yet, all to one link */
     struct link *pending = NULL;
-    ssize_t last = 0;
     for (;;) {
         unsigned char *packet = buffer + end + FRAME_HEADER;
-        ssize_t count = pending ? read_ready(queue->tun, packet) : read_next(queue->tun, packet, last);
+        ssize_t count = pending ? read_ready(queue->tun, packet) : read(queue->tun, packet, MAX_FRAME);
         if (count <= 0 && !pending)
             return count ? -errno : -EIO;
-        if (count > 0)
-            last = count;
         struct link *link = NULL;
         int is_valid = count > 0 && is_ipv4(packet, (size_t)count);
         if (is_valid)
@@ -512,16 +459,6 @@ ssize_t queue_next(struct queue *queue)
 
 /* --- to the TUN device ------------------------------------------------------------------------------------------- */
 
-static ssize_t receive_next(int socket, unsigned char *data, size_t size, ssize_t last)
-{
-    int64_t deadline = poll_deadline(last);
-    ssize_t count;
-    do
-        count = recv(socket, data, size, MSG_DONTWAIT);
-    while (count < 0 && errno == EAGAIN && poll_again(deadline));
-    return count < 0 && errno == EAGAIN ? recv(socket, data, size, 0) : count;
-}
-
 /* Write the frames of a peer's connection to the TUN queues, until it ends. Returns 0, or a negative errno. */
 int receive_frames(int socket, const int *tuns, uint32_t queues)
 {
@@ -529,17 +466,15 @@ int receive_frames(int socket, const int *tuns, uint32_t queues)
     if (!buffer)
         return -ENOMEM;
     size_t begin = 0, end = 0;
-    ssize_t last = 0;
     int result = 0;
     for (;;) {
-        ssize_t count = receive_next(socket, buffer + end, RECEIVE_BUFFER - end, last);
+        ssize_t count = recv(socket, buffer + end, RECEIVE_BUFFER - end, 0);
         if (count <= 0) {
             if (count < 0 && errno == EINTR)
                 continue;
             result = count ? -errno : 0;
             break;
         }
-        last = count;
         end += (size_t)count;
         size_t size = 0;
         while (end - begin >= FRAME_HEADER) {
