@@ -1,6 +1,6 @@
 """Builds what we have in C: into the wheel, and into the source tree for an editable installation.
 
-Without a C compiler the wheel is pure Python. It works all the same, with a slower network.
+Without a C compiler that works the wheel is pure Python. It works all the same, with a slower network.
 """
 
 from __future__ import annotations
@@ -31,19 +31,18 @@ def compile_argv(compiler: str, files: list[Path], library: Path, checksum: str)
 
 
 def build(root: Path) -> list[str]:
-    """Build the libraries in a source tree, and give their paths. Without a compiler, old ones are removed."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    c_library = _c_library(root)
+    """Build the libraries in a source tree, and give their paths. Where one cannot be built, no old one is left."""
+    compiler, c_library, built = shutil.which(os.environ.get("CC", "cc")), _c_library(root), []
     for library, directory in LIBRARIES.items():
-        if not compiler:
-            (root / library).unlink(missing_ok=True)
-            continue
         files = c_library.sources(root / directory)
         new = root / f"{library}.{os.getpid()}"  # others may build, or use the library, at the same time
-        argv = compile_argv(compiler, files, new, c_library.checksum(files))
-        subprocess.run(argv, check=True, timeout=BUILD_LIMIT)
-        new.replace(root / library)
-    return list(LIBRARIES) if compiler else []
+        argv = compile_argv(compiler or "", files, new, c_library.checksum(files))
+        if compiler and not subprocess.run(argv, check=False, timeout=BUILD_LIMIT).returncode:
+            new.replace(root / library)
+            built.append(library)
+        else:
+            (root / library).unlink(missing_ok=True)
+    return built
 
 
 def _c_library(root: Path) -> Any:
@@ -62,6 +61,8 @@ class LibrariesHook(BuildHookInterface[Any]):
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["artifacts"] += built
+        else:
+            self.app.display_warning("no C compiler that works: the network of pods will be slower")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,10 @@ def test_the_libraries_in_this_tree_are_not_older_than_their_sources() -> None:
     library.load()
 
 
-def test_without_a_compiler_no_old_library_is_left(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"], ids=["none", "broken"])
+def test_without_a_compiler_no_old_library_is_left(tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+    """Such as one without the C library's headers."""
+    monkeypatch.setenv("CC", compiler)
     old = [tree / name for name in hatch_build.LIBRARIES]
     for path in old:
         path.touch()

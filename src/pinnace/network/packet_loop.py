@@ -72,7 +72,7 @@ class PacketLoop(Protocol):
         """Write the frames of a peer's connection to the device, until the connection ends."""
 
 
-class Connection:
+class LinkConnection:
     """A connection to a peer. Frames are sent whole or not at all."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -116,7 +116,7 @@ class PythonQueue:
     def __init__(self, tun: int, number: int) -> None:
         self.tun = tun
         self._number = number
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, LinkConnection] = {}
         self._buffer = bytearray(FRAME_HEADER.size + MAX_FRAME)
 
     def next_frame(self) -> memoryview:
@@ -129,7 +129,7 @@ class PythonQueue:
                 return frame[: FRAME_HEADER.size + count]
 
     def connect(self, peer: int, sock: socket.socket) -> None:
-        self._connections[peer] = Connection(sock)
+        self._connections[peer] = LinkConnection(sock)
 
     def disconnect(self, peer: int, sock: socket.socket) -> None:
         connection = self._connections.get(peer)

@@ -238,8 +238,8 @@ class Agent:
 
     def _add_native_sockets(self, fabric: dict[str, int], listener: socket.socket) -> None:
         cluster, index = self.node.cluster, self.node.index
-        memory = native.Memory()
-        node = native.Node(
+        memory = native.SharedMemory()
+        node = native.SocketsNode(
             index=index,
             ranges=cluster.ranges,
             secret=self.secret,

@@ -13,13 +13,13 @@ SOURCES = Path(__file__).with_name("sockets")
 COUNTERS = ("outside", "pods", "accepted", "general", "spliced")  # at the beginning of the memory, 64 bits each
 
 
-class Network(ctypes.Structure):
+class NetworkStruct(ctypes.Structure):
     """``struct network``: IPv4, in the host's order."""
 
     _fields_ = (("first", ctypes.c_uint32), ("last", ctypes.c_uint32))
 
 
-class Node(ctypes.Structure):
+class NodeStruct(ctypes.Structure):
     """``struct node``."""
 
     _fields_ = (
@@ -27,10 +27,10 @@ class Node(ctypes.Structure):
         ("last_index", ctypes.c_uint32),
         ("address", ctypes.c_uint32),
         ("port", ctypes.c_uint32),
-        ("nodes", Network),
-        ("pods", Network),
-        ("services", Network),
-        ("own_pods", Network),
+        ("nodes", NetworkStruct),
+        ("pods", NetworkStruct),
+        ("services", NetworkStruct),
+        ("own_pods", NetworkStruct),
         ("key", ctypes.c_uint8 * 32),
         ("listener", ctypes.c_int),
         ("control", ctypes.c_int),
@@ -43,6 +43,6 @@ class Node(ctypes.Structure):
 def load() -> ctypes.CDLL:
     """The library. LibraryError if it was not built, or from other sources."""
     library = c_library.load(LIBRARY, c_library.sources(SOURCES))
-    library.serve.argtypes, library.serve.restype = (ctypes.c_void_p, ctypes.POINTER(Node)), None
+    library.serve.argtypes, library.serve.restype = (ctypes.c_void_p, ctypes.POINTER(NodeStruct)), None
     library.memory_size.argtypes, library.memory_size.restype = (), ctypes.c_size_t
     return library

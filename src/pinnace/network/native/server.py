@@ -47,14 +47,14 @@ MAX_SPLICED = 4096  # connections
 COUNTER = struct.Struct("=Q")
 
 
-class Source(Protocol):
+class NotificationSource(Protocol):
     """Where notifications come from: descriptors, each with a key that stays its own."""
 
     def receive(self) -> tuple[int, int] | None:
         """The next key and descriptor; None when the agent is gone."""
 
 
-class Memory:
+class SharedMemory:
     """What outlives the server: the calls that it has in hand, and the addresses that pods see."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class SocketsNode:
     """What the server has to know about its node. ``address`` is the host's own, where peers dial ``listener``.
 
     ``fabric_sockets`` is a descriptor for sockets of the node's network (see ``network.netns_sockets``), ``find`` gives
@@ -90,10 +90,10 @@ class Node:
     access: Callable[[], Access | None]
     report: Callable[[dict[str, int]], None]
 
-    def to_c(self, control: int, *, pass_through: bool) -> library.Node:
+    def to_c(self, control: int, *, pass_through: bool) -> library.NodeStruct:
         """The same for the library."""
         ranges = self.ranges
-        return library.Node(
+        return library.NodeStruct(
             index=self.index,
             last_index=ranges.last_index,
             address=_number(self.address),
@@ -114,14 +114,14 @@ def _number(address: str) -> int:
     return int.from_bytes(socket.inet_aton(address), "big")
 
 
-def _network(network: IPv4Network) -> library.Network:
-    return library.Network(first=int(network.network_address), last=int(network.broadcast_address))
+def _network(network: IPv4Network) -> library.NetworkStruct:
+    return library.NetworkStruct(first=int(network.network_address), last=int(network.broadcast_address))
 
 
 class Control:
     """Python's end of the control socket."""
 
-    def __init__(self, node: Node, pair: socket.socket) -> None:
+    def __init__(self, node: SocketsNode, pair: socket.socket) -> None:
         self._node, self._pair = node, pair
         self._splicer: Splicer | None = None
         self._spliced = Quota[Pair](MAX_SPLICED)
@@ -137,7 +137,7 @@ class Control:
             file.write(table)
             self.send(SERVICES, descriptor=file.fileno())
 
-    def pass_on(self, source: Source) -> None:
+    def pass_on(self, source: NotificationSource) -> None:
         """Give the server what the agent has, until the agent is gone: then everything here ends."""
         while received := source.receive():
             key, descriptor = received
@@ -172,7 +172,7 @@ def _adopt(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def report_changes(node: Node, memory: Memory) -> None:
+def report_changes(node: SocketsNode, memory: SharedMemory) -> None:
     """Report how many connections took which path, for ever."""
     reported: dict[str, int] = {}
     while True:
@@ -183,7 +183,7 @@ def report_changes(node: Node, memory: Memory) -> None:
             reported = counters
 
 
-def run(node: Node, memory: Memory, source: Source, *, pass_through: bool = False) -> None:
+def run(node: SocketsNode, memory: SharedMemory, source: NotificationSource, *, pass_through: bool = False) -> None:
     """Serve native sockets until the agent is gone.
 
     With ``pass_through`` the kernel is told to execute every call as it is: a server that does not stay up must not

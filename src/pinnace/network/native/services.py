@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pinnace.kube.watch import Changed, Listed
 
     Object = dict[str, Any]
-    Table = dict["Endpoint", tuple["Endpoint", ...]]
+    Table = dict["ServiceEndpoint", tuple["ServiceEndpoint", ...]]
 
 SERVICES, SLICES = "services", "endpointslices"
 SLICES_PATH = "/apis/discovery.k8s.io/v1/endpointslices"
@@ -35,7 +35,7 @@ SERVICE = struct.Struct("=IHHI")  # struct service in sockets/connecting.c: addr
 BACKEND = struct.Struct("=IHxx")  # struct backend: address, port
 
 
-class Endpoint(NamedTuple):
+class ServiceEndpoint(NamedTuple):
     """An IPv4 address and a port."""
 
     host: str
@@ -70,18 +70,18 @@ def table(services: Iterable[Object], slices: Iterable[Object]) -> Table:
         for port in spec.get("ports", ()):
             endpoints = tuple(_endpoints(own, port.get("name", "")))[:MAX_ENDPOINTS]
             if port.get("protocol", "TCP") == "TCP" and endpoints and ":" not in spec["clusterIP"]:
-                entries[Endpoint(spec["clusterIP"], port["port"])] = endpoints
+                entries[ServiceEndpoint(spec["clusterIP"], port["port"])] = endpoints
     return entries
 
 
-def _endpoints(slices: Iterable[Object], port_name: str) -> Iterable[Endpoint]:
+def _endpoints(slices: Iterable[Object], port_name: str) -> Iterable[ServiceEndpoint]:
     for found in slices:
         for port in found.get("ports") or ():
             if (port.get("name") or "") != port_name or not port.get("port"):
                 continue
             for endpoint in found.get("endpoints") or ():
                 if endpoint.get("conditions", {}).get("ready", True):
-                    yield Endpoint(endpoint["addresses"][0], port["port"])
+                    yield ServiceEndpoint(endpoint["addresses"][0], port["port"])
 
 
 def encode(entries: Table) -> bytes:

@@ -27,7 +27,7 @@ enum {
     IP_HEADER = 20,                    /* without options */
     UDP_HEADER = 8,
     MAX_FRAME = VNET_HEADER + 65536,   /* bytes that one read(2) of the device gives */
-    MAX_BATCHED = 4096,                /* larger packets are sent at once, without a look for the next one */
+    MAX_SMALL = 4096,                  /* larger packets are sent at once, without a look for the next one */
     SEND_BUFFER = 2 * (FRAME_HEADER + MAX_FRAME),
     RECEIVE_BUFFER = 1 << 18,
     SEND_TIMEOUT_MS = 200,             /* that a full socket may block a queue before frames are dropped */
@@ -446,7 +446,7 @@ ssize_t queue_next(struct queue *queue)
             write_32(buffer + end, (uint32_t)queue->number << 24 | (uint32_t)count);
             end += FRAME_HEADER + (size_t)count;
             pending = link;
-            if (count > MAX_BATCHED || SEND_BUFFER - end < FRAME_HEADER + MAX_FRAME) {
+            if (count > MAX_SMALL || SEND_BUFFER - end < FRAME_HEADER + MAX_FRAME) {
                 link_send(link, buffer + begin, end - begin);
                 pending = NULL;
             }

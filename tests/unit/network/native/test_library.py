@@ -47,9 +47,9 @@ def lib() -> ctypes.CDLL:
 
 
 @pytest.fixture
-def node(lib: ctypes.CDLL) -> library.Node:
+def node(lib: ctypes.CDLL) -> library.NodeStruct:
     """The node that the library takes itself for."""
-    about = library.Node.in_dll(lib, "node")
+    about = library.NodeStruct.in_dll(lib, "node")
     about.index, about.last_index, about.port = INDEX, 100, PORT
     about.address = int.from_bytes(socket.inet_aton(ADDRESS), "big")
     about.key = (ctypes.c_uint8 * 32)(*derive_key(SECRET, Protocol.SOCKETS))
@@ -156,7 +156,7 @@ def test_options_are_copied(lib: ctypes.CDLL) -> None:
 
 def test_the_address_of_a_network_namespace(lib: ctypes.CDLL) -> None:
     lib.local_address_in.restype = ctypes.c_uint32
-    loopback, nowhere = library.Network(0x7F000000, 0x7FFFFFFE), library.Network(1, 2)
+    loopback, nowhere = library.NetworkStruct(0x7F000000, 0x7FFFFFFE), library.NetworkStruct(1, 2)
     assert lib.local_address_in(os.getpid(), ctypes.byref(loopback)) == 0x7F000001
     assert lib.local_address_in(os.getpid(), ctypes.byref(nowhere)) == 0
 

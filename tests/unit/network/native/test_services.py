@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinnace.network.native.services import BACKEND, SERVICE, TOPOLOGY_MODE, Endpoint, encode, is_plain, table
+from pinnace.network.native.services import BACKEND, SERVICE, TOPOLOGY_MODE, ServiceEndpoint, encode, is_plain, table
 
-WEB = Endpoint("10.96.0.20", 80)
+WEB = ServiceEndpoint("10.96.0.20", 80)
 
 
 def service(name: str = "web", **spec: Any) -> dict[str, Any]:
@@ -34,7 +34,9 @@ def test_ready_endpoints_of_all_slices_by_address_and_port() -> None:
         endpoint_slice(endpoint("10.244.1.9"), name="other"),
         endpoint_slice(endpoint("fd00::1"), addressType="IPv6"),
     ]
-    assert table([service()], slices) == {WEB: (Endpoint("10.244.0.2", 8080), Endpoint("10.244.1.2", 8080))}
+    assert table([service()], slices) == {
+        WEB: (ServiceEndpoint("10.244.0.2", 8080), ServiceEndpoint("10.244.1.2", 8080))
+    }
 
 
 def test_without_ready_endpoints_there_is_no_entry() -> None:
@@ -65,8 +67,13 @@ def test_hints_about_zones_are_left_to_kube_proxy() -> None:
 
 
 def test_the_encoded_table_is_in_order_of_addresses_and_points_to_backends() -> None:
-    one, two = Endpoint("10.96.0.2", 443), Endpoint("10.96.0.10", 53)
-    data = encode({two: (Endpoint("10.244.0.9", 53),), one: (Endpoint("10.244.0.1", 1), Endpoint("10.244.0.2", 2))})
+    one, two = ServiceEndpoint("10.96.0.2", 443), ServiceEndpoint("10.96.0.10", 53)
+    data = encode(
+        {
+            two: (ServiceEndpoint("10.244.0.9", 53),),
+            one: (ServiceEndpoint("10.244.0.1", 1), ServiceEndpoint("10.244.0.2", 2)),
+        }
+    )
     services = [SERVICE.unpack_from(data, SERVICE.size * number) for number in range(3)]
     assert services == [(0, 0, 0, 2), (0x0A600002, 443, 2, 0), (0x0A60000A, 53, 1, 2)]
     backends = list(BACKEND.iter_unpack(data[3 * SERVICE.size :]))
