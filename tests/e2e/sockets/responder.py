@@ -55,6 +55,23 @@ def dial(host: str, port: int, what: str) -> object:
 
 def answer(sock: socket.socket, words: list[str]) -> None:
     match words:
+        case ["seen", name]:
+            until = time.monotonic() + 5
+            while name not in seen and time.monotonic() < until:
+                time.sleep(0.01)
+            sock.sendall(json.dumps(seen.get(name)).encode())
+        case ["dial", host, port, what]:
+            try:
+                said = dial(host, int(port), what)
+            except OSError as error:
+                said = type(error).__name__
+            sock.sendall(json.dumps(said).encode())
+        case _:
+            transfer(sock, words)
+
+
+def transfer(sock: socket.socket, words: list[str]) -> None:
+    match words:
         case ["who"]:
             about = {"peer": sock.getpeername()[:2], "own": sock.getsockname()[:2]}
             sock.sendall(json.dumps(about).encode())
@@ -77,19 +94,6 @@ def answer(sock: socket.socket, words: list[str]) -> None:
             sock.sendall(b"before")
             time.sleep(0.1)
             reset(sock)
-        case ["unread"]:
-            time.sleep(0.2)
-        case ["seen", name]:
-            until = time.monotonic() + 5
-            while name not in seen and time.monotonic() < until:
-                time.sleep(0.01)
-            sock.sendall(json.dumps(seen.get(name)).encode())
-        case ["dial", host, port, what]:
-            try:
-                said = dial(host, int(port), what)
-            except OSError as error:
-                said = type(error).__name__
-            sock.sendall(json.dumps(said).encode())
 
 
 def serve(sock: socket.socket) -> None:
