@@ -18,6 +18,7 @@ import array
 import ctypes
 import mmap
 import os
+import signal
 import socket
 import struct
 import threading
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 MESSAGE = struct.Struct("=cxxxIII")  # struct message in sockets/server.c: kind, number, address, port
 NOTIFICATIONS, PEER, SERVICES, WANT, JOIN = b"N", b"P", b"S", b"W", b"J"
 REPORT_INTERVAL = 5.0  # seconds between reports of how many connections took which path
+STUCK_INTERVAL, STUCK_TIMES = 0.7, 2  # seconds between looks, and how often nothing may have happened
 MAX_SPLICED = 4096  # connections
 COUNTER = struct.Struct("=Q")
 
@@ -70,6 +72,11 @@ class SharedMemory:
             name: COUNTER.unpack_from(self.map, number * COUNTER.size)[0]
             for number, name in enumerate(library.COUNTERS)
         }
+
+    def ticks(self) -> int:
+        """How often the server has looked at the time: at least ten times a second."""
+        ticks: int = COUNTER.unpack_from(self.map, len(library.COUNTERS) * COUNTER.size)[0]
+        return ticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +190,19 @@ def report_changes(node: SocketsNode, memory: SharedMemory) -> None:
             reported = counters
 
 
+def end_if_stuck(memory: SharedMemory) -> None:
+    """End this process if its first thread does not go on: the agent starts another one.
+
+    A pod may have found a way to hold it up, for example by an address in a page that never comes.
+    """
+    before, stuck = -1, 0
+    while stuck < STUCK_TIMES:  # once is not enough: the whole job may have been suspended for a while
+        time.sleep(STUCK_INTERVAL)
+        ticks = memory.ticks()
+        before, stuck = ticks, stuck + 1 if ticks == before else 0
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def run(node: SocketsNode, memory: SharedMemory, source: NotificationSource, *, pass_through: bool = False) -> None:
     """Serve native sockets until the agent is gone.
 
@@ -200,6 +220,7 @@ def run(node: SocketsNode, memory: SharedMemory, source: NotificationSource, *, 
         ("control", control.answer),
         ("services", services.run),
         ("report", lambda: report_changes(node, memory)),
+        ("watchdog", lambda: end_if_stuck(memory)),
     ):
         threading.Thread(target=work, daemon=True, name=name).start()
     library.load().serve(memory.address, node.to_c(theirs.fileno(), pass_through=pass_through))

@@ -20,7 +20,8 @@
 enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
   OUTSIDE_LIMIT = 1000,   /* milliseconds for one to the outside */
-  SHORT_LIMIT = 20,       /* milliseconds for either, if the caller does not want to wait */
+  SHORT_PEER_LIMIT = 100, /* milliseconds for the same, if the caller does not want to wait */
+  SHORT_OUTSIDE_LIMIT = 20,
   AVOIDED = 2000,         /* milliseconds for which a node that has not answered is left to the general path */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
@@ -192,8 +193,8 @@ static void put(struct connecting *this, enum counter counter) {
 }
 
 /* When an attempt has taken too long. What the caller waits then on the general path comes in addition. */
-static uint64_t deadline_of(const struct connecting *this, uint64_t limit) {
-  uint64_t own = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) / 8 : SHORT_LIMIT;
+static uint64_t deadline_of(const struct connecting *this, uint64_t limit, uint64_t short_limit) {
+  uint64_t own = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) / 8 : short_limit;
   return now_ms() + (own && own < limit ? own : limit);
 }
 
@@ -215,7 +216,7 @@ static void connect_outside(struct connecting *this) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(this->family, &this->wanted, &address);
   this->stage = OUTSIDE_CONNECT;
-  this->deadline = deadline_of(this, OUTSIDE_LIMIT);
+  this->deadline = deadline_of(this, OUTSIDE_LIMIT, SHORT_OUTSIDE_LIMIT);
   if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
     put(this, OUTSIDE);
   else if (errno != EINPROGRESS)
@@ -349,7 +350,7 @@ static void dial_peer(struct connecting *this, struct peer *peer) {
 static void connect_pod(struct connecting *this) {
   uint32_t index = owner(&this->target);
   this->stage = ADDRESS;
-  this->deadline = deadline_of(this, PEER_LIMIT);
+  this->deadline = deadline_of(this, PEER_LIMIT, SHORT_PEER_LIMIT);
   if (index >= MAX_PEERS || now_ms() < peers[index].avoided_until) {
     take_general_path(this);
     return;

@@ -98,6 +98,7 @@ static void obey(struct watch *watch, uint32_t events) {
 }
 
 static bool tick(uint64_t now) {
+  memory->ticks++;
   bool is_busy = accepting_tick(now);
   return connecting_tick(now) || is_busy;
 }
