@@ -67,6 +67,15 @@ static void receive_socket(struct watch *watch, uint32_t events) {
     close(fd);
 }
 
+/* Use a socket again whose connection is over: making one takes two processes. */
+static void give_back_fabric_socket(int fd) {
+  struct sockaddr disconnected = {.sa_family = AF_UNSPEC};
+  if (fabric_count < MAX_FABRIC_SOCKETS && connect(fd, &disconnected, sizeof disconnected) == 0)
+    fabric_sockets[fabric_count++] = fd;
+  else
+    close(fd);
+}
+
 int take_fabric_socket(void) {
   if (!fabric_count) { /* many at once: there may be one that was not received yet */
     struct pollfd ready = {.fd = node.fabric_sockets, .events = POLLIN};
@@ -74,7 +83,7 @@ int take_fabric_socket(void) {
     if (!fabric_count) return -1;
   }
   int fd = fabric_sockets[--fabric_count];
-  ask_for_sockets();
+  if (fabric_count < MAX_FABRIC_SOCKETS / 2) ask_for_sockets();
   return fd;
 }
 
@@ -410,7 +419,7 @@ static int exchange(int own, int family, int fd, struct endpoint *peer) {
   confirm(&found);
   forget_waiting(waiting);
   reset(fd);
-  close(found.knock);
+  give_back_fabric_socket(found.knock);
   set_nodelay(found.peer, 0);
   copy_options(own, found.peer); /* what the kernel would have it inherit */
   set_name(socket_cookie(found.peer), family, &found.target, &found.source);

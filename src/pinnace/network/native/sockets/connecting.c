@@ -19,9 +19,8 @@
 
 enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
-  OUTSIDE_LIMIT = 1000,   /* milliseconds for one to the outside */
   SHORT_PEER_LIMIT = 100, /* milliseconds for the same, if the caller does not want to wait */
-  SHORT_OUTSIDE_LIMIT = 20,
+  OUTSIDE_LIMIT = 20,     /* milliseconds for one to the outside whose caller does not want to wait */
   AVOIDED = 2000,         /* milliseconds for which a node that has not answered is left to the general path */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
@@ -39,7 +38,7 @@ struct connecting {
   struct call call;
   uint64_t cookie; /* of the caller's own socket */
   enum stage stage;
-  uint64_t deadline;
+  uint64_t deadline; /* 0: none */
   int fd;     /* the host's socket */
   bool spare; /* it was a spare one */
   int family, nodelay;
@@ -192,31 +191,24 @@ static void put(struct connecting *this, enum counter counter) {
   finish(this);
 }
 
-/* When an attempt has taken too long. What the caller waits then on the general path comes in addition. */
-static uint64_t deadline_of(const struct connecting *this, uint64_t limit, uint64_t short_limit) {
-  uint64_t own = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) / 8 : short_limit;
-  return now_ms() + (own && own < limit ? own : limit);
-}
-
 /* --- to the outside ------------------------------------------------------------------------------------------------ */
 
 static void outside_connected(struct watch *watch, uint32_t events) {
   (void)events;
   struct connecting *this = (struct connecting *)watch;
   int code = get_option(this->fd, SOL_SOCKET, SO_ERROR);
-  if (!code)
-    put(this, OUTSIDE);
-  else if (this->blocking && code > 0)
-    fail(this, code);
+  if (code)
+    fail(this, code > 0 ? code : ECONNABORTED);
   else
-    take_general_path(this); /* its socket shall have the error, not the call */
+    put(this, OUTSIDE);
 }
 
 static void connect_outside(struct connecting *this) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(this->family, &this->wanted, &address);
   this->stage = OUTSIDE_CONNECT;
-  this->deadline = deadline_of(this, OUTSIDE_LIMIT, SHORT_OUTSIDE_LIMIT);
+  uint64_t limit = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) : OUTSIDE_LIMIT;
+  this->deadline = limit ? now_ms() + limit : 0;
   if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
     put(this, OUTSIDE);
   else if (errno != EINPROGRESS)
@@ -350,7 +342,8 @@ static void dial_peer(struct connecting *this, struct peer *peer) {
 static void connect_pod(struct connecting *this) {
   uint32_t index = owner(&this->target);
   this->stage = ADDRESS;
-  this->deadline = deadline_of(this, PEER_LIMIT, SHORT_PEER_LIMIT);
+  uint64_t own = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) / 8 : SHORT_PEER_LIMIT; /* of the caller's time */
+  this->deadline = now_ms() + (own && own < PEER_LIMIT ? own : PEER_LIMIT);
   if (index >= MAX_PEERS || now_ms() < peers[index].avoided_until) {
     take_general_path(this);
     return;
@@ -510,7 +503,7 @@ bool connecting_tick(uint64_t now) {
     if (validate && !is_waited_for(&this->call)) {
       interrupted[next_interrupted++ % MAX_UNANSWERED] = this->cookie;
       finish(this);
-    } else if (now >= this->deadline) {
+    } else if (this->deadline && now >= this->deadline) {
       if (this->stage == PEER_CONNECT || this->stage == PEER_NONCE)
         peers[owner(&this->target)].avoided_until = now + AVOIDED;
       take_general_path(this);
