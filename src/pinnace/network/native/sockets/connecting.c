@@ -21,7 +21,8 @@ enum {
   PEER_LIMIT = 500,       /* milliseconds for a connection to a pod, until it is made on the general path */
   SHORT_PEER_LIMIT = 100, /* milliseconds for the same, if the caller does not want to wait */
   OUTSIDE_LIMIT = 20,     /* milliseconds for one to the outside whose caller does not want to wait */
-  AVOIDED = 2000,         /* milliseconds for which a node that has not answered is left to the general path */
+  SILENT = 300,           /* milliseconds in which a node has answered nobody */
+  AVOIDED = 2000,         /* milliseconds for which it is left to the general path then */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
   VALID_INTERVAL = 1000,  /* milliseconds between looks whether callers still wait */
@@ -60,7 +61,7 @@ struct spare {
 static struct peer {
   uint32_t ip;
   uint16_t port; /* 0: not known */
-  uint64_t asked, known, avoided_until;
+  uint64_t asked, known, answered, avoided_until;
   struct spare spare;
 } peers[MAX_PEERS];
 
@@ -307,7 +308,9 @@ static void peer_ready(struct watch *watch, uint32_t events) {
       watch_change(&this->watch, EPOLLIN);
       return;
     case PEER_NONCE:
-      if (receive_step(this, NONCE)) send_request(this, peer);
+      if (!receive_step(this, NONCE)) return;
+      peer->answered = now_ms();
+      send_request(this, peer);
       return;
     case PEER_ANSWER:
       if (!receive_step(this, DIGEST + 1)) return;
@@ -492,6 +495,11 @@ void handle_name(struct call *call, bool peer) {
     let_continue(call);
 }
 
+/* A node has not answered in time. If it answers others, it is just slow. */
+static void note_silence(struct peer *peer, uint64_t now) {
+  if (now > peer->answered + SILENT) peer->avoided_until = now + AVOIDED;
+}
+
 bool connecting_tick(uint64_t now) {
   static uint64_t next_validation;
   bool validate = now >= next_validation;
@@ -504,8 +512,7 @@ bool connecting_tick(uint64_t now) {
       interrupted[next_interrupted++ % MAX_UNANSWERED] = this->cookie;
       finish(this);
     } else if (this->deadline && now >= this->deadline) {
-      if (this->stage == PEER_CONNECT || this->stage == PEER_NONCE)
-        peers[owner(&this->target)].avoided_until = now + AVOIDED;
+      if (this->stage == PEER_CONNECT || this->stage == PEER_NONCE) note_silence(&peers[owner(&this->target)], now);
       take_general_path(this);
     }
   }
