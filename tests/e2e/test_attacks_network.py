@@ -125,7 +125,8 @@ def api_of(targets: list[Target]) -> Target:
 
 
 def links_of(targets: list[Target]) -> list[Target]:
-    return [target for target in targets if "links" in target.purpose]
+    """Where nodes reach each other: of their links, and of native sockets."""
+    return [target for target in targets if "links" in target.purpose or "native" in target.purpose]
 
 
 def helpers(user: User) -> dict[tuple[str, int], tuple[int, int]]:
@@ -335,7 +336,7 @@ def test_thousands_of_idle_connections_at_every_port_and_everything_goes_on(
 ) -> None:
     """The owner's API calls, exec, traffic between nodes and to the outside, and what strangers are welcome to."""
     published = [target for target in targets if target.port == PUBLISHED]
-    assert len(targets) == 5
+    assert len(targets) == 7
     flooded_until = time.monotonic() + FLOOD_SECONDS
     with contextlib.ExitStack() as stack:
         for target in targets:

@@ -26,6 +26,7 @@ SECRET = bytes(range(32))
 INDEX, ADDRESS, PORT = 3, "192.0.2.7", 40123
 NONCE, DIGEST, PROOF = 32, 32, 68
 TCP_USER_TIMEOUT_MS = 12345
+IPPROTO_MPTCP = 262
 
 CHILD = """
 import os, select, socket, sys, time
@@ -167,3 +168,40 @@ def test_a_listening_socket_knows_how_many_wait(lib: ctypes.CDLL) -> None:
         with socket.create_connection(listener.getsockname()):
             assert select.select([listener], [], [], 5)[0]
             assert lib.queue_length(listener.fileno()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "listens"),
+    [
+        (socket.SOCK_STREAM, socket.IPPROTO_TCP, True),
+        (socket.SOCK_STREAM, IPPROTO_MPTCP, True),
+        (socket.SOCK_DGRAM, socket.IPPROTO_UDP, False),
+    ],
+)
+def test_which_sockets_can_listen_for_tcp(lib: ctypes.CDLL, kind: int, protocol: int, listens: bool) -> None:
+    """Go's listen for MPTCP where the kernel knows it."""
+    try:
+        sock = socket.socket(socket.AF_INET, kind, protocol)
+    except OSError:
+        pytest.skip("this kernel does not know that protocol")
+    family = ctypes.c_int()
+    lib.is_listener.restype = ctypes.c_bool
+    with sock:
+        assert lib.is_listener(sock.fileno(), ctypes.byref(family)) == listens
+        assert family.value == socket.AF_INET
+
+
+def test_whose_network_a_socket_is_of(lib: ctypes.CDLL) -> None:
+    lib.owner_of_network.restype, lib.is_in_network_of.restype = ctypes.c_uint64, ctypes.c_bool
+    with socket.socket() as sock:
+        number, own = sock.fileno(), os.getpid()
+        if not lib.owner_of_network(number):
+            pytest.skip("only who has the capabilities of a network can tell")
+        assert lib.owner_of_network(number) == os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116
+        assert lib.is_in_network_of(own, number)
+        command = ["unshare", "--user", "--net", "sh", "-c", "echo; sleep 60"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout
+            if other.stdout.readline():
+                assert not lib.is_in_network_of(other.pid, number)
+            other.kill()
