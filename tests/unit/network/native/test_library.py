@@ -26,7 +26,8 @@ SECRET = bytes(range(32))
 INDEX, ADDRESS, PORT = 3, "192.0.2.7", 40123
 NONCE, DIGEST, PROOF = 32, 32, 68
 TCP_USER_TIMEOUT_MS = 12345
-IPPROTO_MPTCP = 262
+IPPROTO_MPTCP, SO_COOKIE = 262, 57
+BUCKETS = (1 << 16) // 8
 
 CHILD = """
 import os, select, socket, sys, time
@@ -205,3 +206,41 @@ def test_whose_network_a_socket_is_of(lib: ctypes.CDLL) -> None:
             if other.stdout.readline():
                 assert not lib.is_in_network_of(other.pid, number)
             other.kill()
+
+
+class Endpoint(ctypes.Structure):
+    """``struct endpoint``."""
+
+    _fields_ = (("ip", ctypes.c_uint32 * 4), ("port", ctypes.c_uint16))
+
+    @staticmethod
+    def of(address: tuple[str, int]) -> Endpoint:
+        mapped = bytes(10) + b"\xff\xff" + socket.inet_aton(address[0])
+        return Endpoint((ctypes.c_uint32 * 4).from_buffer_copy(mapped), address[1])
+
+
+class Name(ctypes.Structure):
+    """``struct name``."""
+
+    _fields_ = (
+        ("cookie", ctypes.c_uint64),
+        ("family", ctypes.c_int),
+        *((name, Endpoint) for name in ("local", "peer", "real_local", "real_peer")),
+    )
+
+
+def test_the_addresses_of_a_connection_are_kept_as_long_as_there_is_one(lib: ctypes.CDLL) -> None:
+    """However many come and go: their places are used again."""
+    memory = ctypes.create_string_buffer(lib.memory_size())
+    ctypes.c_void_p.in_dll(lib, "memory").value = ctypes.addressof(memory)
+    lib.find_name.restype, lib.find_name.argtypes = ctypes.POINTER(Name), (ctypes.c_uint64,)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        cookie = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), sys.byteorder)
+        shown = Endpoint.of(("10.244.0.7", 41234)), Endpoint.of(("10.244.1.5", 80))
+        real = Endpoint.of(sock.getsockname()), Endpoint.of(sock.getpeername())
+        lib.add_name(ctypes.byref(Name(cookie, socket.AF_INET, *shown, *real)))
+        for number in range(1, 100):  # all of them in the same place
+            gone = Endpoint.of(("127.0.0.1", number)), Endpoint.of(("127.0.0.1", 1))
+            lib.add_name(ctypes.byref(Name(cookie + number * BUCKETS, socket.AF_INET, *shown, *gone)))
+            assert lib.find_name(cookie + number * BUCKETS)
+        assert lib.find_name(cookie).contents.local.port == shown[0].port

@@ -422,7 +422,7 @@ static int exchange(int own, int family, int fd, struct endpoint *peer) {
   give_back_fabric_socket(found.knock);
   set_nodelay(found.peer, 0);
   copy_options(own, found.peer); /* what the kernel would have it inherit */
-  set_name(socket_cookie(found.peer), family, &found.target, &found.source);
+  set_name(found.peer, family, &found.target, &found.source);
   count(ACCEPTED);
   *peer = found.source;
   return found.peer;

@@ -179,7 +179,7 @@ static void put(struct connecting *this, enum counter counter) {
     take_general_path(this);
     return;
   }
-  set_name(cookie, this->family, &local, &this->wanted);
+  set_name(this->fd, this->family, &local, &this->wanted);
   set_blocking(this->fd, this->blocking);
   if (replace_descriptor(&this->call, this->fd, this->cloexec, result)) {
     count(counter);

@@ -88,7 +88,7 @@ struct slot { /* a call in hand */
 struct name { /* the addresses of a socket as its application sees them */
   uint64_t cookie;
   int family; /* of the application's own socket: one that listens for both gets sockets of IPv4 from us */
-  struct endpoint local, peer;
+  struct endpoint local, peer, real_local, real_peer;
 };
 
 struct memory {
@@ -101,7 +101,8 @@ struct memory {
 
 extern struct memory *memory;
 void count(enum counter);
-void set_name(uint64_t cookie, int family, const struct endpoint *local, const struct endpoint *peer);
+void add_name(const struct name *);
+void set_name(int fd, int family, const struct endpoint *local, const struct endpoint *peer);
 struct name *find_name(uint64_t cookie);
 
 /* --- notify.c: calls in hand and answers to them ------------------------------------------------------------------ */
