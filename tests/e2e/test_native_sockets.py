@@ -256,6 +256,21 @@ def test_a_namespace_within_a_pod_has_no_other_pods_address(here: Namespace) -> 
     assert result.stdout.strip() in {"101", "113"} or "unshare" in result.stderr, result.stdout + result.stderr
 
 
+OLD_CALL = """
+import ctypes, mmap, platform
+if platform.machine() == "x86_64":
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(bytes.fromhex("b814000000cd80c3"))  # getpid(2) as a program of 32 bits calls it
+    function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    assert function() > 0
+print("alive")
+"""
+
+
+def test_programs_of_32_bits_live(here: Namespace) -> None:
+    assert python(here, "client-native", OLD_CALL) == "alive\n"
+
+
 # --- programs -------------------------------------------------------------------------------------------------------
 
 NGINX = """\

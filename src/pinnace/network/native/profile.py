@@ -7,11 +7,17 @@ container's connections take the general path.
 from __future__ import annotations
 
 import errno
+import platform
 from typing import Any
 
 CALLS = ("connect", "accept", "accept4", "bind", "listen", "getsockname", "getpeername")
 ALLOW, NOTIFY = "SCMP_ACT_ALLOW", "SCMP_ACT_NOTIFY"
 ANNOTATION = "pinnace.dev/native-sockets"  # of a pod: "false" to have its connections take the general path
+# Also those of 32 bits: a filter that does not name an architecture kills its programs.
+ARCHITECTURES = {
+    "x86_64": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+    "aarch64": ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
+}
 CONTAINER_TYPE = "io.kubernetes.cri.container-type"
 
 Profile = dict[str, Any]
@@ -28,10 +34,15 @@ def with_notifications(bundle: dict[str, Any], listener: str, *, io_uring: bool 
     is_container = about.get(CONTAINER_TYPE) == "container" and any(network.get("path") for network in networks)
     if not is_container or about.get(ANNOTATION, "true").lower() == "false":
         return bundle
-    profile = catching(linux.get("seccomp") or {"defaultAction": ALLOW}, listener)
+    profile = catching(linux.get("seccomp") or unconfined(), listener)
     if profile and not io_uring:
         profile["syscalls"].append({"names": ["io_uring_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS})
     return bundle | {"linux": linux | {"seccomp": profile}} if profile else bundle
+
+
+def unconfined() -> Profile:
+    """What a container without a profile may do."""
+    return {"defaultAction": ALLOW, "architectures": ARCHITECTURES.get(platform.machine(), [])}
 
 
 def catching(profile: Profile, listener: str) -> Profile | None:

@@ -102,7 +102,10 @@ void source_add(uint32_t key, int fd) {
     if (memory->slots[i].key == key) {
       struct call call = {.source = source, .slot = &memory->slots[i]};
       source->calls++;
-      dispatch(&call);
+      if (is_waited_for(&call)) /* or its process may be another one by now */
+        dispatch(&call);
+      else
+        drop(&call);
     }
 }
 
