@@ -183,7 +183,7 @@ def closed_with_unread_data() -> Any:
 def shutdown_both_ways() -> Any:
     with connected() as sock:
         sock.shutdown(socket.SHUT_RDWR)
-        return [outcome(sock.send, b"x"), str(outcome(sock.recv, 1)), outcome(sock.shutdown, socket.SHUT_WR) is None]
+        return [outcome(sock.send, b"x"), str(outcome(sock.recv, 1))]
 
 
 @probe("connecting")
