@@ -161,8 +161,12 @@ def test_the_address_of_a_network_namespace(lib: ctypes.CDLL) -> None:
     assert lib.local_address_in(os.getpid(), ctypes.byref(nowhere)) == 0
 
 
-def test_a_listening_socket_knows_how_many_wait(lib: ctypes.CDLL) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+@pytest.mark.parametrize("protocol", [socket.IPPROTO_TCP, socket.IPPROTO_MPTCP])  # the second is that of Go's servers
+def test_a_listening_socket_knows_how_many_wait(lib: ctypes.CDLL, protocol: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert lib.accepts_tcp(listener.fileno(), ctypes.byref(ctypes.c_int()))
         assert lib.queue_length(listener.fileno()) == 0
         with socket.create_connection(listener.getsockname()):
             assert select.select([listener], [], [], 5)[0]

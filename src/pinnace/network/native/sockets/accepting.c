@@ -117,7 +117,7 @@ static bool note_listener(const struct call *call, int own) {
 void handle_listen(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
   bool native = own >= 0 && netns_cookie(own) == host_netns;
-  if (own >= 0 && is_tcp(own, &family)) note_listener(call, own);
+  if (own >= 0 && accepts_tcp(own, &family)) note_listener(call, own);
   if (own >= 0) close(own);
   if (native)
     answer(call, -EINVAL); /* nobody listens in the host's network */
@@ -512,7 +512,7 @@ static void block(struct call *call, int own, int family) {
 
 void handle_accept(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
-  bool listens = own >= 0 && is_tcp(own, &family) && get_option(own, SOL_SOCKET, SO_ACCEPTCONN) > 0;
+  bool listens = own >= 0 && accepts_tcp(own, &family) && get_option(own, SOL_SOCKET, SO_ACCEPTCONN) > 0;
   if (!listens || !note_listener(call, own))
     let_continue(call);
   else if (!accept_now(call, own, family)) {

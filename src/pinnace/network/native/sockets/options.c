@@ -10,6 +10,9 @@
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
 #endif
@@ -36,10 +39,19 @@ int get_option(int fd, int level, int name) {
   return getsockopt(fd, level, name, &value, &size) ? -1 : value;
 }
 
-bool is_tcp(int fd, int *family) {
+static bool is_stream(int fd, int *family) {
   *family = get_option(fd, SOL_SOCKET, SO_DOMAIN);
-  return (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM &&
-         get_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
+  return (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM;
+}
+
+bool is_tcp(int fd, int *family) {
+  return is_stream(fd, family) && get_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
+}
+
+/* Servers in Go, from 1.24 on, listen on sockets of MPTCP. These accept a client without it as a socket of TCP. */
+bool accepts_tcp(int fd, int *family) {
+  int protocol = get_option(fd, SOL_SOCKET, SO_PROTOCOL);
+  return is_stream(fd, family) && (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP);
 }
 
 int tcp_state(int fd) {

@@ -59,6 +59,7 @@ uint32_t local_address_in(pid_t, const struct network *); /* of its network name
 
 int get_option(int fd, int level, int name); /* -1 if it fails */
 bool is_tcp(int fd, int *family);
+bool accepts_tcp(int fd, int *family); /* as a listening socket, now or later */
 int tcp_state(int fd);
 uint32_t queue_length(int listener);
 uint64_t socket_cookie(int fd); /* no other socket has it, as long as the machine runs */
