@@ -1,7 +1,9 @@
 """The pods behind Services, for connections that kube-proxy would otherwise lead to one of them.
 
 Only what is plain is done here: a ClusterIP whose connections go to any ready endpoint. Session affinity, traffic
-policies, hints about zones, and Services without ready endpoints are left to kube-proxy, on the general path.
+policies, hints about zones, and Services without ready endpoints are left to kube-proxy, on the general path. So are
+the addresses that a Service has outside of the cluster, which must not be taken for hosts: they are in the table
+without endpoints.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ SERVICES, SLICES = "services", "endpointslices"
 SLICES_PATH = "/apis/discovery.k8s.io/v1/endpointslices"
 SERVICE_NAME = "kubernetes.io/service-name"  # a label of a slice
 TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"  # an annotation of a Service
+# Labels of Services that kube-proxy does not serve.
+NOT_SERVED = frozenset({"service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"})
 RETRY_INTERVAL = 0.5  # seconds before the API is looked for again
 PAUSE = 0.02  # seconds in which changes are collected
 MAX_ENDPOINTS = 0xFFFF  # of one port
@@ -40,6 +44,11 @@ class ServiceEndpoint(NamedTuple):
 
     host: str
     port: int
+
+
+def is_served(service: Object) -> bool:
+    """Whether a Service is kube-proxy's."""
+    return NOT_SERVED.isdisjoint(service["metadata"].get("labels", {}))
 
 
 def is_plain(service: Object) -> bool:
@@ -56,7 +65,10 @@ def is_plain(service: Object) -> bool:
 
 
 def table(services: Iterable[Object], slices: Iterable[Object]) -> Table:
-    """The ready endpoints by the address and port of their Service, TCP over IPv4 only."""
+    """The endpoints to choose from by the address and port of their Service, TCP over IPv4 only.
+
+    There are none where kube-proxy has to choose.
+    """
     by_service: dict[tuple[str, str], list[Object]] = {}
     for found in slices:
         metadata = found["metadata"]
@@ -64,14 +76,23 @@ def table(services: Iterable[Object], slices: Iterable[Object]) -> Table:
         if name and found.get("addressType") == "IPv4":
             by_service.setdefault((metadata["namespace"], name), []).append(found)
     entries: Table = {}
-    for service in filter(is_plain, services):
+    for service in filter(is_served, services):
         metadata, spec = service["metadata"], service["spec"]
-        own = by_service.get((metadata["namespace"], metadata["name"]), [])
+        own = by_service.get((metadata["namespace"], metadata["name"]), []) if is_plain(service) else []
         for port in spec.get("ports", ()):
+            if port.get("protocol", "TCP") != "TCP":
+                continue
+            entries |= {ServiceEndpoint(host, port["port"]): () for host in _outer_addresses(service)}
             endpoints = tuple(_endpoints(own, port.get("name", "")))[:MAX_ENDPOINTS]
-            if port.get("protocol", "TCP") == "TCP" and endpoints and ":" not in spec["clusterIP"]:
+            if endpoints and ":" not in spec["clusterIP"]:
                 entries[ServiceEndpoint(spec["clusterIP"], port["port"])] = endpoints
     return entries
+
+
+def _outer_addresses(service: Object) -> Iterable[str]:
+    ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
+    addresses = [*(service["spec"].get("externalIPs") or ()), *(entry.get("ip", "") for entry in ingress)]
+    return (address for address in addresses if address and ":" not in address)
 
 
 def _endpoints(slices: Iterable[Object], port_name: str) -> Iterable[ServiceEndpoint]:

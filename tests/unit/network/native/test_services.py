@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from pinnace.network.native.services import BACKEND, SERVICE, TOPOLOGY_MODE, ServiceEndpoint, encode, is_plain, table
+from pinnace.network.native.services import (
+    BACKEND,
+    NOT_SERVED,
+    SERVICE,
+    TOPOLOGY_MODE,
+    ServiceEndpoint,
+    encode,
+    is_plain,
+    table,
+)
 
 WEB = ServiceEndpoint("10.96.0.20", 80)
 
@@ -64,6 +73,26 @@ def test_hints_about_zones_are_left_to_kube_proxy() -> None:
     about = service()
     about["metadata"]["annotations"] = {TOPOLOGY_MODE: "Auto"}
     assert not is_plain(about)
+
+
+@pytest.mark.parametrize("label", sorted(NOT_SERVED))
+def test_services_that_kube_proxy_does_not_serve_have_no_entry(label: str) -> None:
+    about = service(externalIPs=["203.0.113.7"])
+    about["metadata"]["labels"] = {label: "another"}
+    assert table([about], [endpoint_slice(endpoint("10.244.0.2"))]) == {}
+
+
+@pytest.mark.parametrize("affinity", ["None", "ClientIP"])
+@pytest.mark.parametrize(
+    "outer",
+    [
+        {"spec": {"externalIPs": ["203.0.113.7", "2001:db8::7"]}},
+        {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}, {"hostname": "balancer.example"}]}}},
+    ],
+)
+def test_addresses_outside_of_the_cluster_are_left_to_kube_proxy(outer: dict[str, Any], affinity: str) -> None:
+    about = service(sessionAffinity=affinity, **outer.get("spec", {})) | {"status": outer.get("status", {})}
+    assert table([about], []) == {ServiceEndpoint("203.0.113.7", 80): ()}
 
 
 def test_the_encoded_table_is_in_order_of_addresses_and_points_to_backends() -> None:

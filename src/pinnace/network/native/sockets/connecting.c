@@ -110,10 +110,13 @@ static int compare_services(const void *wanted, const void *entry) {
   return (one->port > other->port) - (one->port < other->port);
 }
 
+static const struct service *find_service(const struct endpoint *endpoint) {
+  struct service wanted = {.ip = v4(endpoint), .port = endpoint->port};
+  return services_count ? bsearch(&wanted, services + 1, services_count, sizeof *services, compare_services) : NULL;
+}
+
 static enum path choose_backend(struct endpoint *target) {
-  struct service wanted = {.ip = v4(target), .port = target->port};
-  const struct service *found =
-      services_count ? bsearch(&wanted, services + 1, services_count, sizeof *services, compare_services) : NULL;
+  const struct service *found = find_service(target);
   if (!found || !found->count || found->first + found->count > backends_count) return BY_GENERAL_PATH;
   const struct backend *backend = &backends[found->first + (uint32_t)random() % found->count];
   if (!within(&node.pods, backend->ip)) return BY_GENERAL_PATH; /* the API is no pod */
@@ -135,7 +138,8 @@ static enum path choose_path(struct endpoint *target) {
   if (within(&node.pods, address)) return TO_POD;
   if (within(&node.nodes, address)) return address == node.nodes.first + node.index + 1 ? LOCAL : BY_GENERAL_PATH;
   bool own = address >> 24 == 127 || address >> 24 == 0 || address >> 16 == 0xa9fe || address >> 28 >= 0xe;
-  return own ? LOCAL : TO_OUTSIDE; /* the host's own loopback and link-local networks are not the pods' */
+  if (own) return LOCAL; /* the host's own loopback and link-local networks are not the pods' */
+  return find_service(target) ? BY_GENERAL_PATH : TO_OUTSIDE; /* a Service can have addresses outside of the cluster */
 }
 
 /* --- the end of an attempt ---------------------------------------------------------------------------------------- */
