@@ -255,9 +255,9 @@ LINES = (SOURCES / "lines.c").read_text()
 # Programs that use sockets, each in its own way.
 SOCKETS = LayerRecipe(
     packages=("busybox-static", "nginx", "postgresql-15", "redis-server"),
-    # Scripts around the servers; what their documentation, JIT compiler and directory services need.
+    # Scripts around the servers, and the JIT compiler of one.
     exclude=(
-        "adduser", "debconf", "iproute2", "libllvm14", "libldap-2.5-0", "locales", "lsb-base", "perl",
+        "adduser", "debconf", "iproute2", "libllvm14", "locales", "lsb-base", "perl",
         "postgresql-client-common", "postgresql-common", "ssl-cert", "ucf",
     ),
     entries=(file("usr/share/nginx/html/index.html", PAGE),),
