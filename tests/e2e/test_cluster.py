@@ -181,7 +181,8 @@ def test_status_tells_of_the_job_and_where_the_api_is(cluster: Kubectl) -> None:
 
 
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
-    names = ("links", "proxy", "netns-sockets", "containerd", "registry", "kubelet", "kube-proxy", "usage", "storage")
+    names = ("links", "proxy", "sockets", "netns-sockets", "containerd", "registry", "kubelet", "kube-proxy", "usage",
+             "storage")  # fmt: skip
     everywhere = {(node, name) for node in ("n1", "n2") for name in names}
     on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server",
                "time-limit")  # fmt: skip
@@ -222,5 +223,6 @@ def test_nothing_of_the_cluster_is_readable_by_others(cluster: Kubectl) -> None:
         assert "BEGIN" not in arguments
         listening = cluster.user.bed.run(["ss", "-Hltunp"], user="root", on=host).stdout.splitlines()
         ours = [line for line in listening if "slurm" not in line and "srun" not in line]
-        assert len(ours) == (3 if host == "n1" else 2), f"only the API, the links and what is published: {listening}"
+        expected = 4 if host == "n1" else 3
+        assert len(ours) == expected, f"only the API, links, native sockets and what is published: {listening}"
         assert all("python3" in line for line in ours)
