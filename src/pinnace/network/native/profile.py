@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import errno
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CALLS = ("connect", "accept", "accept4", "bind", "listen", "getsockname", "getpeername")
 ALLOW, NOTIFY = "SCMP_ACT_ALLOW", "SCMP_ACT_NOTIFY"
@@ -23,16 +26,23 @@ CONTAINER_TYPE = "io.kubernetes.cri.container-type"
 Profile = dict[str, Any]
 
 
-def with_notifications(bundle: dict[str, Any], listener: str, *, io_uring: bool = True) -> dict[str, Any]:
+def with_notifications(
+    bundle: dict[str, Any], listener: str, is_nodes_network: Callable[[str], bool], *, io_uring: bool = True
+) -> dict[str, Any]:
     """The bundle with a profile that sends its calls to ``listener``, if it is a container in a pod's own network.
 
+    Containers of pods with ``hostNetwork`` name a network namespace as others do, but it is the node's.
     By io_uring a process can make calls that seccomp does not see, and reach the host's own addresses by a native
     socket: without ``io_uring`` it has none.
     """
     about, linux = bundle.get("annotations", {}), bundle.get("linux", {})
-    networks = [namespace for namespace in linux.get("namespaces", ()) if namespace["type"] == "network"]
-    is_container = about.get(CONTAINER_TYPE) == "container" and any(network.get("path") for network in networks)
-    if not is_container or about.get(ANNOTATION, "true").lower() == "false":
+    paths = [named.get("path") for named in linux.get("namespaces", ()) if named["type"] == "network"]
+    in_own_network = any(path and not is_nodes_network(path) for path in paths)
+    if (
+        about.get(CONTAINER_TYPE) != "container"
+        or not in_own_network
+        or about.get(ANNOTATION, "true").lower() == "false"
+    ):
         return bundle
     profile = catching(linux.get("seccomp") or unconfined(), listener)
     if profile and not io_uring:

@@ -30,7 +30,7 @@ SERVICES, SLICES = "services", "endpointslices"
 SLICES_PATH = "/apis/discovery.k8s.io/v1/endpointslices"
 SERVICE_NAME = "kubernetes.io/service-name"  # a label of a slice
 TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"  # an annotation of a Service
-# Labels of Services that kube-proxy does not serve.
+# Labels of Services and slices that kube-proxy does not serve.
 NOT_SERVED = frozenset({"service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"})
 RETRY_INTERVAL = 0.5  # seconds before the API is looked for again
 PAUSE = 0.02  # seconds in which changes are collected
@@ -46,9 +46,9 @@ class ServiceEndpoint(NamedTuple):
     port: int
 
 
-def is_served(service: Object) -> bool:
-    """Whether a Service is kube-proxy's."""
-    return NOT_SERVED.isdisjoint(service["metadata"].get("labels", {}))
+def is_served(found: Object) -> bool:
+    """Whether a Service, or a slice of endpoints, is kube-proxy's."""
+    return NOT_SERVED.isdisjoint(found["metadata"].get("labels", {}))
 
 
 def is_plain(service: Object) -> bool:
@@ -70,7 +70,7 @@ def table(services: Iterable[Object], slices: Iterable[Object]) -> Table:
     There are none where kube-proxy has to choose.
     """
     by_service: dict[tuple[str, str], list[Object]] = {}
-    for found in slices:
+    for found in filter(is_served, slices):
         metadata = found["metadata"]
         name = metadata.get("labels", {}).get(SERVICE_NAME)
         if name and found.get("addressType") == "IPv4":

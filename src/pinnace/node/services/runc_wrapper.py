@@ -114,6 +114,14 @@ def is_read_only(path: str) -> bool:
         return False
 
 
+def is_nodes_network(path: str) -> bool:
+    """Whether a network namespace is the one that we are in."""
+    try:
+        return Path(path).samefile("/proc/self/ns/net")
+    except OSError:  # runc will say what is wrong with it
+        return False
+
+
 def with_environment(process: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
     """A process with a directory before all others on its PATH, and with variables that it does not have."""
     variables = dict(entry.split("=", 1) for entry in process.get("env", ()))
@@ -159,7 +167,8 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
         last = last_id(Path("/proc/self/gid_map").read_text())
         about = with_ping(with_known_groups(bundle, last), last)
         about = with_launcher(about, added) if added else about
-        about = with_notifications(about, edits.notify, io_uring=edits.io_uring) if edits.notify else about
+        if edits.notify:
+            about = with_notifications(about, edits.notify, is_nodes_network, io_uring=edits.io_uring)
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about

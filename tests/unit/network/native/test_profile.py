@@ -17,7 +17,8 @@ from pinnace.network.native.profile import (
 )
 
 LISTENER = "/run/pinnace/seccomp.sock"
-POD_NETWORK = {"type": "network", "path": "/var/run/netns/cni-1"}
+POD_NETWORK = {"type": "network", "path": "/proc/17/ns/net"}
+NODES_NETWORK = {"type": "network", "path": "/proc/18/ns/net"}
 
 
 def bundle(kind: str = "container", *, network: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
@@ -25,8 +26,12 @@ def bundle(kind: str = "container", *, network: dict[str, str] | None = None, **
     return {"annotations": {CONTAINER_TYPE: kind, **annotations}, "linux": {"namespaces": namespaces}}
 
 
+def edited(about: dict[str, Any], *, io_uring: bool = True) -> dict[str, Any]:
+    return with_notifications(about, LISTENER, lambda path: path == NODES_NETWORK["path"], io_uring=io_uring)
+
+
 def test_a_container_without_a_profile_gets_one_that_allows_all_else() -> None:
-    profile = with_notifications(bundle(network=POD_NETWORK), LISTENER)["linux"]["seccomp"]
+    profile = edited(bundle(network=POD_NETWORK))["linux"]["seccomp"]
     assert profile["defaultAction"] == ALLOW
     assert profile["listenerPath"] == LISTENER
     assert profile["syscalls"] == [{"names": sorted(CALLS), "action": NOTIFY}]
@@ -36,13 +41,14 @@ def test_a_container_without_a_profile_gets_one_that_allows_all_else() -> None:
     "other",
     [
         bundle("sandbox", network=POD_NETWORK),
-        bundle(),  # hostNetwork
+        bundle(network=NODES_NETWORK),  # hostNetwork
+        bundle(),
         bundle(network={"type": "network"}),
         bundle(network=POD_NETWORK, **{ANNOTATION: "false"}),
     ],
 )
 def test_others_are_left_as_they_are(other: dict[str, Any]) -> None:
-    assert with_notifications(other, LISTENER) == other
+    assert edited(other) == other
 
 
 def test_what_a_profile_allows_is_caught_and_what_it_denies_is_denied() -> None:
@@ -81,5 +87,5 @@ def test_profiles_that_have_to_stay(profile: dict[str, Any]) -> None:
 
 
 def test_where_others_are_let_in_there_is_no_io_uring() -> None:
-    profile = with_notifications(bundle(network=POD_NETWORK), LISTENER, io_uring=False)["linux"]["seccomp"]
+    profile = edited(bundle(network=POD_NETWORK), io_uring=False)["linux"]["seccomp"]
     assert profile["syscalls"][-1] == {"names": ["io_uring_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}

@@ -82,6 +82,13 @@ def test_services_that_kube_proxy_does_not_serve_have_no_entry(label: str) -> No
     assert table([about], [endpoint_slice(endpoint("10.244.0.2"))]) == {}
 
 
+@pytest.mark.parametrize("label", sorted(NOT_SERVED))
+def test_slices_that_kube_proxy_does_not_serve_have_no_endpoints(label: str) -> None:
+    hidden, plain = endpoint_slice(endpoint("10.244.0.2")), endpoint_slice(endpoint("10.244.0.3"))
+    hidden["metadata"]["labels"][label] = ""
+    assert table([service()], [hidden, plain]) == {WEB: (ServiceEndpoint("10.244.0.3", 8080),)}
+
+
 @pytest.mark.parametrize("affinity", ["None", "ClientIP"])
 @pytest.mark.parametrize(
     "outer",
