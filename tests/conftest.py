@@ -14,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from pinnace.components.store import user_root
+from support import uids  # noqa: F401 - before testbed
 from testbed import Bed
 from testbed.plan import Plan
 from testbed.state import Directories

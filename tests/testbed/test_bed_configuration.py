@@ -62,7 +62,8 @@ def test_subordinate_ids_are_disjoint_and_only_for_some() -> None:
 
 
 def test_the_machines_users_stay_but_for_those_that_clash() -> None:
-    machine = "root:x:0:0:root:/root:/bin/bash\nslurm:x:900:900::/:/bin/false\nci:x:2001:2001::/home/ci:/bin/sh\n"
+    clash = f"ci:x:{USERS[0].uid}:{USERS[0].uid}::/home/ci:/bin/sh"
+    machine = f"root:x:0:0:root:/root:/bin/bash\nslurm:x:900:900::/:/bin/false\n{clash}\n"
     users = {row[0]: row for row in map(split, lines(etcfiles.passwd(machine)))}
     assert users["root"][2] == "0"
     assert users["slurm"][2] == "64030"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -48,11 +49,14 @@ def person(name: str, uid: int, *, subids: int | None = None, account: str | Non
     return User(name=name, uid=uid, home=f"/home/{name}", shell="/bin/bash", subids=subids, account=account)  # noqa: S604
 
 
+# All beds of a machine share the kernel's limits per user (such as inotify instances), which two sites do not: one that
+# runs beside others can have users of its own.
+FIRST_UID = int(os.environ.get("TESTBED_FIRST_UID", "2001"))
 USERS = (
-    person("alice", 2001, subids=200_000, account="research"),
-    person("bob", 2002, subids=300_000, account="research"),
-    person("carol", 2003, account="research"),  # a site without /etc/subuid
-    person("dave", 2004),  # a system account that Slurm does not know
+    person("alice", FIRST_UID, subids=200_000, account="research"),
+    person("bob", FIRST_UID + 1, subids=300_000, account="research"),
+    person("carol", FIRST_UID + 2, account="research"),  # a site without /etc/subuid
+    person("dave", FIRST_UID + 3),  # a system account that Slurm does not know
 )
 
 # Fixed ids, whatever the machine's packages chose: the cached database must belong to the same user tomorrow.

@@ -28,6 +28,7 @@ enum {
   UNCLAIMED_LIMIT = 10000, /* milliseconds in which a caller has to come back */
   FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
   ACCEPT_BATCH = 32,
+  FLOOD_PAUSE = 10,        /* milliseconds between batches while the table of diallers is half full */
   MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
   LISTENERS = 4096,
   LISTENER_WAYS = 4,
@@ -293,6 +294,7 @@ struct dialler {
 static struct dialler *oldest, *newest;
 static int dialler_count;
 static struct watch listener_watch;
+static uint64_t paused_until; /* 0: not paused */
 
 /* Its descriptor is somebody else's from now on. */
 static void forget_dialler(struct dialler *this) {
@@ -353,21 +355,28 @@ static void welcome(int fd) {
   if (send(fd, this->nonce, NONCE, MSG_NOSIGNAL) != NONCE) drop_dialler(this);
 }
 
+/* Accept nobody for a moment: pods need the CPU more than strangers do. */
+static void pause_accepting(void) {
+  paused_until = now_ms() + FLOOD_PAUSE;
+  watch_change(&listener_watch, 0);
+  tick_soon();
+}
+
 static void accept_diallers(struct watch *watch, uint32_t events) {
   (void)events;
   for (int i = 0; i < ACCEPT_BATCH; i++) {
     int fd = accept4(watch->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-      if (!is_exhausted(errno)) return;
-      if (oldest)
+      if (is_exhausted(errno) && oldest)
         drop_dialler(oldest);
-      else
-        watch_change(watch, 0); /* until the next tick */
+      else if (is_exhausted(errno))
+        pause_accepting();
       return;
     }
     if (dialler_count >= MAX_DIALLERS) drop_dialler(oldest);
     welcome(fd);
   }
+  if (dialler_count > MAX_DIALLERS / 2) pause_accepting();
 }
 
 /* --- calls ---------------------------------------------------------------------------------------------------------------- */
@@ -608,8 +617,11 @@ void accepting_init(void) {
 
 bool accepting_tick(uint64_t now) {
   while (oldest && now >= oldest->deadline) drop_dialler(oldest);
-  if (listener_watch.fd >= 0) watch_change(&listener_watch, EPOLLIN);
+  if (paused_until && now >= paused_until) {
+    paused_until = 0;
+    watch_change(&listener_watch, EPOLLIN);
+  }
   look_at_waiting(now);
   drop_unclaimed(now);
-  return look_at_blocked(now);
+  return look_at_blocked(now) || paused_until;
 }
