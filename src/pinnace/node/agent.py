@@ -46,7 +46,8 @@ from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, S
 from pinnace.podjobs import head_access, joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
-from pinnace.sandbox.entering import first_process
+from pinnace.sandbox.entering import enter_users, first_process
+from pinnace.sandbox.linux import die_with_parent
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.spec import API_PORT, HEAD, NodeRecord, NodeServices, NodeSpec, NodeState, ServiceRecord, write_json
 from pinnace.spec.records import NodeAddresses, NodeConnections
@@ -259,6 +260,8 @@ class Agent:
         def serve(channel: Channel) -> None:
             running = self.supervisor.find(SOCKETS)
             unstable = running is not None and running.restarts > MAX_SOCKETS_RESTARTS
+            enter_users(first_process(self.monitor))  # else it may not look at processes that are not root in the node
+            die_with_parent(signal.SIGKILL)  # the kernel forgets that with the change of rights
             native.run(node, memory, notifications.source(channel), pass_through=unstable)
 
         self.supervisor.add(Service(name=SOCKETS, run=Function(work=serve), back_off=SOCKETS_BACK_OFF))
