@@ -87,7 +87,6 @@ class Init:
             launcher=ranks.added(self.node, os.environ) if self.node.has_ranks else None,
             host=partial(host_network.describe, self.node, RUN),
             notify=self.notify,
-            io_uring=self.node.cluster.restriction is None,
         )
         bundles = Requests(RUN / "bundles")
         self._services()

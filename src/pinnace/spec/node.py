@@ -86,8 +86,8 @@ class NodeSpec:
 
     @property
     def has_native_sockets(self) -> bool:
-        """Whether its pods' TCP connections are the host's own (see ``network.native``)."""
-        return self.cluster.native_sockets and not support.missing()
+        """Whether its pods' TCP connections are the host's own (see ``network.native``). Not for pods of others."""
+        return self.cluster.native_sockets and self.cluster.restriction is None and not support.missing()
 
     def binary(self, name: str) -> str:
         return self.cluster.binaries[name]

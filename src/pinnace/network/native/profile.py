@@ -6,7 +6,6 @@ container's connections take the general path.
 
 from __future__ import annotations
 
-import errno
 import platform
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +26,11 @@ Profile = dict[str, Any]
 
 
 def with_notifications(
-    bundle: dict[str, Any], listener: str, is_nodes_network: Callable[[str], bool], *, io_uring: bool = True
+    bundle: dict[str, Any], listener: str, is_nodes_network: Callable[[str], bool]
 ) -> dict[str, Any]:
     """The bundle with a profile that sends its calls to ``listener``, if it is a container in a pod's own network.
 
     Containers of pods with ``hostNetwork`` name a network namespace as others do, but it is the node's.
-    By io_uring a process can make calls that seccomp does not see, and reach the host's own addresses by a native
-    socket: without ``io_uring`` it has none.
     """
     about, linux = bundle.get("annotations", {}), bundle.get("linux", {})
     paths = [named.get("path") for named in linux.get("namespaces", ()) if named["type"] == "network"]
@@ -45,8 +42,6 @@ def with_notifications(
     ):
         return bundle
     profile = catching(linux.get("seccomp") or unconfined(), listener)
-    if profile and not io_uring:
-        profile["syscalls"].append({"names": ["io_uring_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS})
     return bundle | {"linux": linux | {"seccomp": profile}} if profile else bundle
 
 

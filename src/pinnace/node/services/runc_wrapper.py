@@ -146,13 +146,12 @@ class Edits:
     """What a node adds to its containers.
 
     ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
-    socket to which their calls are sent for native sockets; ``io_uring``: whether they may have that beside these.
+    socket to which their calls are sent for native sockets.
     """
 
     launcher: dict[str, Any] | None
     host: Callable[[], Host]
     notify: str
-    io_uring: bool
 
 
 def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
@@ -168,7 +167,7 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
         about = with_ping(with_known_groups(bundle, last), last)
         about = with_launcher(about, added) if added else about
         if edits.notify:
-            about = with_notifications(about, edits.notify, is_nodes_network, io_uring=edits.io_uring)
+            about = with_notifications(about, edits.notify, is_nodes_network)
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about

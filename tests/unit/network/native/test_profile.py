@@ -26,8 +26,8 @@ def bundle(kind: str = "container", *, network: dict[str, str] | None = None, **
     return {"annotations": {CONTAINER_TYPE: kind, **annotations}, "linux": {"namespaces": namespaces}}
 
 
-def edited(about: dict[str, Any], *, io_uring: bool = True) -> dict[str, Any]:
-    return with_notifications(about, LISTENER, lambda path: path == NODES_NETWORK["path"], io_uring=io_uring)
+def edited(about: dict[str, Any]) -> dict[str, Any]:
+    return with_notifications(about, LISTENER, lambda path: path == NODES_NETWORK["path"])
 
 
 def test_a_container_without_a_profile_gets_one_that_allows_all_else() -> None:
@@ -84,8 +84,3 @@ def test_a_rule_of_which_nothing_is_left_goes() -> None:
 )
 def test_profiles_that_have_to_stay(profile: dict[str, Any]) -> None:
     assert catching(profile, LISTENER) is None
-
-
-def test_where_others_are_let_in_there_is_no_io_uring() -> None:
-    profile = edited(bundle(network=POD_NETWORK), io_uring=False)["linux"]["seccomp"]
-    assert profile["syscalls"][-1] == {"names": ["io_uring_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}

@@ -132,7 +132,7 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
         with subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             if select.select([requests.descriptor], [], [], 10 if words[0] in {"create", "exec"} else 0)[0]:
                 for request in requests.read():
-                    answer(request, Edits(launcher=ADDED, host=lambda: HOST, notify="", io_uring=True))
+                    answer(request, Edits(launcher=ADDED, host=lambda: HOST, notify=""))
             output, errors = process.communicate(timeout=10)
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
