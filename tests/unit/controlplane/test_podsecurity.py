@@ -61,6 +61,12 @@ def test_pods_of_others_start_no_processes_of_the_host() -> None:
     assert not node(Restriction(level="baseline")).has_ranks
 
 
+def test_where_others_are_let_in_there_are_no_native_sockets() -> None:
+    """A pod that is written to that end gets around what watches over them."""
+    assert node().has_native_sockets
+    assert not node(Restriction(level="baseline")).has_native_sockets
+
+
 def test_a_class_for_each_directory() -> None:
     assert class_name("/data/Sets_1/x") == "host-data-sets-1-x"
     assert len(class_name("/" + "long/" * 100)) <= 200
