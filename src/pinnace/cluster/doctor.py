@@ -97,7 +97,7 @@ def slurm() -> Check:
 
 
 def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Finding]:
-    """Run the checks in a job; every node prints a line, whose time is compared with ours the moment it comes."""
+    """Run the checks in a job; every node prints lines, and last its time, which is compared with ours at once."""
     token = f".seen-{os.uname().nodename}-{secrets.token_hex(4)}"
     (home / token).touch()
     try:
@@ -114,13 +114,17 @@ def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[F
             timer = threading.Timer(limit, process.terminate)
             timer.start()
             reports = 0
+            found: dict[str, list[Check]] = {}  # by host
             try:
                 for line in process.stdout or ():
                     about = json.loads(line)
+                    host, own = about["host"], found.setdefault(about["host"], [])
+                    if check := about.get("check"):
+                        own.append(Check(**check | {"state": CheckState(check["state"])}))
+                        continue
                     reports += 1
-                    found = [checks.compared_clock(about["time"] - time.time())]
-                    found += [Check(**check | {"state": CheckState(check["state"])}) for check in about["checks"]]
-                    yield from (Finding(host=about["host"], check=check) for check in found)
+                    clock = checks.compared_clock(about["time"] - time.time())
+                    yield from (Finding(host=host, check=check) for check in (clock, *own))
             finally:
                 in_time = timer.is_alive()
                 timer.cancel()

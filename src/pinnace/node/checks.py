@@ -332,14 +332,18 @@ def _read(path: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """For another host, which reads it line by line and compares our clock with its own."""
+    """For another host, which reads it line by line and compares our clock with its own.
+
+    A line for each check, the last with the time: srun breaks lines of more than 1,024 bytes.
+    """
     parser = argparse.ArgumentParser(prog="pinnace-checks")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--token", default="")
     args = parser.parse_args(argv)
     checks = [*home(args.home, args.token), *host_checks(scratch.base(os.environ))]
     name = host_name(os.environ)
-    print(json.dumps({"host": name, "time": time.time(), "checks": [asdict(check) for check in checks]}), flush=True)  # noqa: T201
+    for about in (*({"check": asdict(check)} for check in checks), {"time": time.time()}):
+        print(json.dumps({"host": name, **about}), flush=True)  # noqa: T201
     return 0
 
 

@@ -57,11 +57,9 @@ def test_jobs_arrays_and_files(rest: Cluster) -> None:
 
 def test_suspend_cancel_and_deletion(rest: Cluster) -> None:
     loop = "trap 'echo >> heard' CONT; while :; do sleep 0.2; done"
-    rest.apply(
-        slurmjob("r-cancel", loop, cluster=HPC), slurmjob("r-delete", "sleep 300", cluster=HPC),
-        slurmjob("r-queued", "true", cluster=HPC, options={"dependency": "singleton", "jobName": "r-cancel"}),
-    )  # fmt: skip
+    rest.apply(slurmjob("r-cancel", loop, cluster=HPC), slurmjob("r-delete", "sleep 300", cluster=HPC))
     directory = rest.state("r-cancel", "RUNNING")["workingDirectory"]
+    rest.apply(slurmjob("r-queued", "true", cluster=HPC, options={"dependency": "singleton", "jobName": "r-cancel"}))
     rest.state("r-queued", "PENDING")
     for suspended, reason in (("true", "JobHeldUser"), ("false", "Dependency")):
         for name in ("r-cancel", "r-queued"):
