@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinnace import ownership
 from pinnace.errors import NodeError
@@ -342,8 +342,9 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     checks = [*home(args.home, args.token), *host_checks(scratch.base(os.environ))]
     name = host_name(os.environ)
-    for about in (*({"check": asdict(check)} for check in checks), {"time": time.time()}):
-        print(json.dumps({"host": name, **about}), flush=True)  # noqa: T201
+    lines: list[dict[str, Any]] = [{"host": name, "check": asdict(check)} for check in checks]
+    for line in (*lines, {"host": name, "time": time.time()}):
+        print(json.dumps(line), flush=True)  # noqa: T201
     return 0
 
 
