@@ -38,14 +38,18 @@ packages:
 fetch: setup ## Get the upstream components (built from source where there is no internet: about 15 minutes, once)
 	$(BIN)/pinnace fetch
 
+C_FILES = $(shell find benchmarks src testbed tests -name '*.[ch]')
+
 .PHONY: format
 format: setup ## Format the code
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
 	$(BIN)/ruff check --fix .
 
 .PHONY: check
 check: setup ## The fast part of the tests: style, types, layers, units (two minutes)
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo

@@ -30,7 +30,7 @@ from pinnace.network.accepting import raise_file_limit, reset
 from pinnace.network.handshake import Protocol as HandshakeProtocol
 from pinnace.network.handshake import derive_key
 from pinnace.network.native import library
-from pinnace.network.native.services import Services
+from pinnace.network.native.services import Services, address_number
 from pinnace.network.quota import Quota
 from pinnace.network.splice import Pair, Splicer
 
@@ -103,7 +103,7 @@ class SocketsNode:
         return library.NodeStruct(
             index=self.index,
             last_index=ranges.last_index,
-            address=_number(self.address),
+            address=address_number(self.address),
             port=self.listener.getsockname()[1],
             nodes=_network(ranges.nodes),
             pods=_network(ranges.pods),
@@ -115,10 +115,6 @@ class SocketsNode:
             fabric_sockets=self.fabric_sockets,
             pass_through=pass_through,
         )
-
-
-def _number(address: str) -> int:
-    return int.from_bytes(socket.inet_aton(address), "big")
 
 
 def _network(network: IPv4Network) -> library.NetworkStruct:
@@ -136,7 +132,9 @@ class Control:
     def send(
         self, kind: bytes, *, number: int = 0, address: int = 0, port: int = 0, descriptor: int | None = None
     ) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor else []
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor is not None else []
+        )
         self._pair.sendmsg([MESSAGE.pack(kind, number, address, port)], rights)
 
     def publish_services(self, table: bytes) -> None:
@@ -159,7 +157,7 @@ class Control:
             kind, number, _, _ = MESSAGE.unpack(data)
             if kind == WANT:
                 address, port = self._node.find(number) or ("0.0.0.0", 0)  # noqa: S104 - nowhere
-                self.send(PEER, number=number, address=_number(address), port=port)
+                self.send(PEER, number=number, address=address_number(address), port=port)
             elif kind == JOIN:
                 self._join(*map(_adopt, descriptors))
 

@@ -109,13 +109,16 @@ def encode(entries: Table) -> bytes:
     """The table as the server reads it: the number of Services, these in order of their addresses, all backends."""
     services = [SERVICE.pack(0, 0, 0, len(entries))]
     backends: list[bytes] = []
-    for (address, port), endpoints in sorted((((_number(host), port), ends) for (host, port), ends in entries.items())):
+    for (address, port), endpoints in sorted(
+        (((address_number(host), port), ends) for (host, port), ends in entries.items())
+    ):
         services.append(SERVICE.pack(address, port, len(endpoints), len(backends)))
-        backends += [BACKEND.pack(_number(endpoint.host), endpoint.port) for endpoint in endpoints]
+        backends += [BACKEND.pack(address_number(endpoint.host), endpoint.port) for endpoint in endpoints]
     return b"".join([*services, *backends])
 
 
-def _number(host: str) -> int:
+def address_number(host: str) -> int:
+    """An IPv4 address in the host's order, as the library has it."""
     return int.from_bytes(socket.inet_aton(host), "big")
 
 

@@ -5,7 +5,8 @@
  * that call is caught, and instead of the knock it gets the socket of the other node's connection.
  *
  * An application that accepts in a way that is not caught (io_uring) gets the knock itself. Then, or if nobody accepts
- * for a second although the queue is empty, Python joins the two connections by splicing. */
+ * for a second although the queue is empty (ten, if calls of that application were caught before), Python joins the two
+ * connections by splicing. */
 #include "sockets.h"
 
 #include <arpa/inet.h>
@@ -23,21 +24,20 @@ enum {
   HANDSHAKE_LIMIT = 5000,  /* milliseconds for a handshake */
   KNOCK_LIMIT = 300,       /* milliseconds in which the kernel has to answer for a pod */
   ACCEPT_INTERVAL = 1000,  /* milliseconds between looks at connections that nobody has accepted */
-  VALID_INTERVAL = 1000,   /* milliseconds between looks whether callers still wait */
+  MAX_LOOKS = 10,          /* at one that is not in the queue of an application whose calls are caught */
   SOON = 150,              /* milliseconds: more than between two looks at time limits */
   UNCLAIMED_LIMIT = 10000, /* milliseconds in which a caller has to come back */
   FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
   ACCEPT_BATCH = 32,
-  FLOOD_PAUSE = 10,        /* milliseconds between batches while the table of diallers is half full */
+  FLOOD_PAUSE = 10,         /* milliseconds between batches while the table of diallers is half full */
   MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
   LISTENERS = 4096,
   LISTENER_WAYS = 4,
-  REQUEST = 12,
 };
 
 static bool is_exhausted(int code) { return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM; }
 
-/* --- sockets of the node's own network, from which pods can be reached (network/netns_sockets.py) ------------------- */
+/* --- sockets of the node's own network, from which pods can be reached (network/netns_sockets.py) --------------- */
 
 static struct watch fabric;
 static int fabric_sockets[MAX_FABRIC_SOCKETS];
@@ -88,7 +88,7 @@ int take_fabric_socket(void) {
   return fd;
 }
 
-/* --- what pods listen on -------------------------------------------------------------------------------------------- */
+/* --- what pods listen on ---------------------------------------------------------------------------------------- */
 
 static struct listener {
   uint32_t ip;
@@ -96,6 +96,7 @@ static struct listener {
   pid_t pid;
   int number;
   uint64_t cookie;
+  bool accepts; /* whether one of its calls of accept was caught */
 } listeners[LISTENERS];
 static unsigned listener_turn;
 
@@ -111,29 +112,51 @@ static struct listener *find_listener(const struct endpoint *endpoint) {
   return NULL;
 }
 
+static bool is_deferred(int listener) { return get_option(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT) > 0; }
+
+/* A copy of the application's own socket, -1 if it is no longer there. */
+static int copy_listener(const struct listener *listener) {
+  int own = copy_descriptor(listener->pid, listener->number);
+  if (own < 0 || socket_cookie(own) == listener->cookie) return own;
+  close(own);
+  return -1;
+}
+
 /* Note on what a pod listens. Whether it is a pod's network at all. */
-static bool note_listener(const struct call *call, int own) {
+static bool note_listener(const struct call *call, int own, bool accepts) {
   struct endpoint bound;
   uint32_t pod = pod_of(caller(call), own);
   if (!pod || !own_address(own, &bound)) return false;
   if (!bound.port) return true;
   struct endpoint endpoint = v4_endpoint(pod, bound.port);
   struct listener *found = find_listener(&endpoint), *first = listener_bucket(pod, bound.port);
-  if (get_option(own, IPPROTO_TCP, TCP_DEFER_ACCEPT) > 0) { /* it would not hear a knock: that says nothing */
+  if (is_deferred(own)) { /* it would not hear a knock: that says nothing */
     if (found) found->port = 0;
     return true;
   }
   for (int i = 0; !found && i < LISTENER_WAYS; i++)
     if (!first[i].port) found = &first[i];
   if (!found) found = &first[listener_turn++ % LISTENER_WAYS];
-  *found = (struct listener){pod, bound.port, caller(call), socket_number(call), socket_cookie(own)};
+  uint64_t cookie = socket_cookie(own);
+  accepts |= found->accepts && found->cookie == cookie;
+  *found = (struct listener){pod, bound.port, caller(call), socket_number(call), cookie, accepts};
   return true;
+}
+
+/* Whether a knock would wake the application. Between listen(2) and its first accept it may have asked to be told only
+ * of connections with data; and if it has become a daemon in the meantime, we cannot look. */
+static bool hears_knocks(const struct listener *listener) {
+  if (listener->accepts) return true;
+  int own = copy_listener(listener);
+  bool hears = own >= 0 && !is_deferred(own);
+  if (own >= 0) close(own);
+  return hears;
 }
 
 void handle_listen(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
   bool native = own >= 0 && netns_cookie(own) == host_netns;
-  if (own >= 0 && is_listener(own, &family)) note_listener(call, own);
+  if (own >= 0 && is_listener(own, &family)) note_listener(call, own, false);
   if (own >= 0) close(own);
   if (native)
     answer(call, -EINVAL); /* nobody listens in the host's network */
@@ -141,7 +164,7 @@ void handle_listen(struct call *call) {
     let_continue(call);
 }
 
-/* --- connections that wait to be accepted ----------------------------------------------------------------------------- */
+/* --- connections that wait to be accepted ----------------------------------------------------------------------- */
 
 struct waiting {
   struct watch watch; /* of the knock */
@@ -152,25 +175,26 @@ struct waiting {
   uint8_t proof[DIGEST];
   bool confirmed, connected;
   uint64_t deadline;
+  int looks;
 };
 
 static struct waiting *all_waiting, *by_port[1 << 16]; /* of the knock */
 
+static void answer_dialler(int peer, const uint8_t proof[DIGEST], char word) {
+  uint8_t message[DIGEST + 1];
+  memcpy(message, proof, DIGEST);
+  message[DIGEST] = (uint8_t)word;
+  send(peer, message, sizeof message, MSG_NOSIGNAL);
+}
+
 /* Tell the other node that the connection is made: before the application can write anything to it. */
 static void confirm(struct waiting *this) {
-  uint8_t message[DIGEST + 1];
-  if (this->confirmed) return;
+  if (!this->confirmed) answer_dialler(this->peer, this->proof, YES);
   this->confirmed = true;
-  memcpy(message, this->proof, DIGEST);
-  message[DIGEST] = '+';
-  send(this->peer, message, sizeof message, MSG_NOSIGNAL);
 }
 
 static void refuse(int peer, const uint8_t proof[DIGEST]) {
-  uint8_t message[DIGEST + 1];
-  memcpy(message, proof, DIGEST);
-  message[DIGEST] = '-';
-  send(peer, message, sizeof message, MSG_NOSIGNAL);
+  answer_dialler(peer, proof, NO);
   close(peer);
 }
 
@@ -192,19 +216,6 @@ static void join_by_splicing(struct waiting *this) {
   splice_in_python(this->knock, this->peer);
 }
 
-static void knock_heard(struct watch *watch, uint32_t events) {
-  (void)events;
-  struct waiting *this = (struct waiting *)watch;
-  char byte;
-  if (recv(this->knock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) {
-    join_by_splicing(this); /* the application has accepted the knock itself */
-    return;
-  }
-  forget_waiting(this); /* it has closed its listening socket */
-  reset(this->peer);
-  close(this->knock);
-}
-
 /* Nobody listens any more, or the kernel does not answer. */
 static void give_up(struct waiting *this) {
   forget_waiting(this);
@@ -213,6 +224,16 @@ static void give_up(struct waiting *this) {
   else
     refuse(this->peer, this->proof);
   close(this->knock);
+}
+
+static void knock_heard(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct waiting *this = (struct waiting *)watch;
+  char byte;
+  if (recv(this->knock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+    join_by_splicing(this); /* the application has accepted the knock itself */
+  else
+    give_up(this); /* it has closed its listening socket */
 }
 
 static void knock_connected(struct watch *watch, uint32_t events) {
@@ -233,7 +254,8 @@ static void knock_connected(struct watch *watch, uint32_t events) {
 static bool knock(int peer, const struct endpoint *target, const struct endpoint *source, const uint8_t *proof) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(AF_INET, target, &address);
-  struct waiting *this = find_listener(target) ? calloc(1, sizeof *this) : NULL;
+  const struct listener *listener = find_listener(target);
+  struct waiting *this = listener && hears_knocks(listener) ? calloc(1, sizeof *this) : NULL;
   int fd = this ? take_fabric_socket() : -1;
   if (fd >= 0) {
     set_blocking(fd, false);
@@ -261,6 +283,17 @@ static bool knock(int peer, const struct endpoint *target, const struct endpoint
   return false;
 }
 
+/* Whether the application may still accept it in a way that is caught: it is in the queue; or the application has done
+ * so before, and its queue was full, or another process of it has the socket. */
+static bool may_be_accepted(struct waiting *this) {
+  const struct listener *listener = find_listener(&this->target);
+  if (!listener) return false;
+  int own = copy_listener(listener);
+  bool in_queue = own >= 0 && queue_length(own) > 0;
+  if (own >= 0) close(own);
+  return in_queue || (listener->accepts && ++this->looks < MAX_LOOKS);
+}
+
 static void look_at_waiting(uint64_t now) {
   for (struct waiting *this = all_waiting, *next; this; this = next) {
     next = this->next;
@@ -269,18 +302,14 @@ static void look_at_waiting(uint64_t now) {
       give_up(this);
       continue;
     }
-    const struct listener *listener = find_listener(&this->target);
-    int own = listener ? copy_descriptor(listener->pid, listener->number) : -1;
-    bool in_queue = own >= 0 && socket_cookie(own) == listener->cookie && queue_length(own) > 0;
-    if (own >= 0) close(own);
-    if (in_queue)
+    if (may_be_accepted(this))
       this->deadline = now + ACCEPT_INTERVAL;
     else
       join_by_splicing(this);
   }
 }
 
-/* --- connections of other nodes, and of strangers ---------------------------------------------------------------------- */
+/* --- connections of other nodes, and of strangers --------------------------------------------------------------- */
 
 struct dialler {
   struct watch watch;
@@ -379,9 +408,9 @@ static void accept_diallers(struct watch *watch, uint32_t events) {
   if (dialler_count > MAX_DIALLERS / 2) pause_accepting();
 }
 
-/* --- calls ---------------------------------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------------------------ */
 
-struct blocked { /* a caller that waits for a connection */
+struct blocked {        /* a caller that waits for a connection */
   struct watch watch;   /* of the listening socket */
   struct watch process; /* readable when the caller's process has ended */
   struct blocked *next, **previous;
@@ -391,7 +420,8 @@ struct blocked { /* a caller that waits for a connection */
 };
 
 /* A connection that was accepted, when it turned out that its caller was interrupted by a signal, or has no descriptor
- * left. Those of other nodes go back to the queue, so that the application sees them there; others are for its next call. */
+ * left. Those of other nodes go back to the queue, so that the application sees them there; others are for its next
+ * call. */
 struct unclaimed {
   struct unclaimed *next;
   uint64_t since;
@@ -560,7 +590,7 @@ void handle_accept(struct call *call) {
   int family, own = copy_descriptor(caller(call), socket_number(call));
   bool listens = own >= 0 && is_listener(own, &family) && get_option(own, SOL_SOCKET, SO_ACCEPTCONN) > 0;
   bool valid = !is_accept4(call) || !(argument(call, 3) & ~(uint64_t)(SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!listens || !valid || !note_listener(call, own))
+  if (!listens || !valid || !note_listener(call, own, true))
     let_continue(call);
   else if (!accept_now(call, own, family)) {
     if (!(fcntl(own, F_GETFL) & O_NONBLOCK)) {

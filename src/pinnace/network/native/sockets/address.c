@@ -49,7 +49,8 @@ bool parse_address(const void *address, size_t size, struct endpoint *endpoint) 
 socklen_t build_address(int family, const struct endpoint *endpoint, struct sockaddr_in6 *address) {
   memset(address, 0, sizeof *address);
   if (family == AF_INET) {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(endpoint->port), .sin_addr.s_addr = htonl(v4(endpoint))};
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(endpoint->port), .sin_addr.s_addr = htonl(v4(endpoint))};
     memcpy(address, &in, sizeof in);
     return sizeof in;
   }

@@ -2,8 +2,8 @@
  *
  * A connection that leaves the node is made by a socket of the host, which takes the place of the pod's own when it is
  * connected. (With a socket that is not, a pod could reach the host's own addresses.) One to a pod goes to the agent of
- * its node, which is told which pod and port are wanted; after its YES every byte belongs to the two pods. Whatever does
- * not succeed, or not soon enough for a caller that does not want to wait, is left to the general path. */
+ * its node, which is told which pod and port are wanted; after its YES every byte belongs to the two pods. Whatever
+ * does not succeed, or not soon enough for a caller that does not want to wait, is left to the general path. */
 #include "sockets.h"
 
 #include <arpa/inet.h>
@@ -25,9 +25,7 @@ enum {
   AVOIDED = 2000,         /* milliseconds for which it is left to the general path then */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
-  VALID_INTERVAL = 1000,  /* milliseconds between looks whether callers still wait */
   MAX_PEERS = 4096,       /* larger than any index of a node */
-  REQUEST = 12,           /* address and port of the pod that is wanted, and of the one that wants it */
   MAX_UNANSWERED = 64,
 };
 enum path { LOCAL, BY_GENERAL_PATH, TO_OUTSIDE, TO_POD };
@@ -40,8 +38,8 @@ struct connecting {
   uint64_t cookie; /* of the caller's own socket */
   enum stage stage;
   uint64_t deadline; /* 0: none */
-  int fd;     /* the host's socket */
-  bool spare; /* it was a spare one */
+  int fd;            /* the host's socket */
+  bool spare;        /* it was a spare one */
   int family, nodelay;
   bool blocking, cloexec;
   uint32_t pod;               /* the caller's own address */
@@ -142,7 +140,7 @@ static enum path choose_path(struct endpoint *target) {
   return find_service(target) ? BY_GENERAL_PATH : TO_OUTSIDE; /* a Service can have addresses outside of the cluster */
 }
 
-/* --- the end of an attempt ---------------------------------------------------------------------------------------- */
+/* --- the end of an attempt -------------------------------------------------------------------------------------- */
 
 static void finish(struct connecting *this) {
   watch_remove(&this->watch);
@@ -164,8 +162,9 @@ static void fail(struct connecting *this, int code) {
   finish(this);
 }
 
-/* To the kernel a socket is connected when connect(2) has said so, not before; and only such a one can never be connected
- * again. Without this a pod could do so after a reset, by sendmsg(2) with MSG_FASTOPEN, to the host's own addresses. */
+/* To the kernel a socket is connected when connect(2) has said so, not before; and only such a one can never be
+ * connected again. Without this a pod could do so after a reset, by sendmsg(2) with MSG_FASTOPEN, to the host's own
+ * addresses. */
 static bool settle(int fd) {
   struct sockaddr_in6 address;
   socklen_t size = sizeof address;
@@ -196,7 +195,7 @@ static void put(struct connecting *this, enum counter counter) {
   finish(this);
 }
 
-/* --- to the outside ------------------------------------------------------------------------------------------------ */
+/* --- to the outside --------------------------------------------------------------------------------------------- */
 
 static void outside_connected(struct watch *watch, uint32_t events) {
   (void)events;
@@ -222,7 +221,7 @@ static void connect_outside(struct connecting *this) {
     take_general_path(this);
 }
 
-/* --- to a pod ------------------------------------------------------------------------------------------------------- */
+/* --- to a pod --------------------------------------------------------------------------------------------------- */
 
 static uint32_t owner(const struct endpoint *pod) { return (v4(pod) - node.pods.first) >> 8; }
 
@@ -318,7 +317,7 @@ static void peer_ready(struct watch *watch, uint32_t events) {
       return;
     case PEER_ANSWER:
       if (!receive_step(this, DIGEST + 1)) return;
-      if (!same_digest(this->buffer, this->expected) || this->buffer[DIGEST] != '+') {
+      if (!same_digest(this->buffer, this->expected) || this->buffer[DIGEST] != YES) {
         take_general_path(this);
         return;
       }
@@ -381,7 +380,7 @@ void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
   }
 }
 
-/* --- calls ----------------------------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------------------------ */
 
 /* What connect(2) says of a socket that is one of the host's already. */
 static int answer_for_native(const struct call *call, int own) {
@@ -474,7 +473,8 @@ void handle_connect(struct call *call) {
   uint32_t given = (uint32_t)argument(call, 2);
   size_t size = given < sizeof address ? given : sizeof address;
   sa_family_t family = AF_UNIX;
-  if (size >= sizeof family && given <= sizeof(struct sockaddr_storage) && read_memory(caller(call), argument(call, 1), address, size))
+  if (size >= sizeof family && given <= sizeof(struct sockaddr_storage) &&
+      read_memory(caller(call), argument(call, 1), address, size))
     memcpy(&family, address, sizeof family);
   int own = family == AF_INET || family == AF_INET6 || family == AF_UNSPEC
                 ? copy_descriptor(caller(call), socket_number(call))

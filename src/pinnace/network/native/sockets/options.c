@@ -15,18 +15,22 @@
 #endif
 enum { SNDBUF_LOCK = 1, RCVBUF_LOCK = 2, TCP_CLOSED = 7, MAX_OPTION = 16 };
 
-static const struct option {
+struct option {
   int level, name;
-} copied[] = {
-    {SOL_SOCKET, SO_REUSEADDR},     {SOL_SOCKET, SO_KEEPALIVE},       {SOL_SOCKET, SO_OOBINLINE},
-    {SOL_SOCKET, SO_PRIORITY},      {SOL_SOCKET, SO_RCVLOWAT},        {SOL_SOCKET, SO_LINGER},
-    {SOL_SOCKET, SO_RCVTIMEO},      {SOL_SOCKET, SO_SNDTIMEO},        {SOL_SOCKET, SO_MAX_PACING_RATE},
-    {SOL_SOCKET, SO_ZEROCOPY},      {IPPROTO_TCP, TCP_NODELAY},       {IPPROTO_TCP, TCP_CORK},
-    {IPPROTO_TCP, TCP_KEEPIDLE},    {IPPROTO_TCP, TCP_KEEPINTVL},     {IPPROTO_TCP, TCP_KEEPCNT},
-    {IPPROTO_TCP, TCP_SYNCNT},      {IPPROTO_TCP, TCP_LINGER2},       {IPPROTO_TCP, TCP_USER_TIMEOUT},
-    {IPPROTO_TCP, TCP_CONGESTION},  {IPPROTO_TCP, TCP_NOTSENT_LOWAT}, {IPPROTO_IP, IP_TOS},
+};
+
+static const struct option copied[] = {
+    {SOL_SOCKET, SO_REUSEADDR},    {SOL_SOCKET, SO_KEEPALIVE},       {SOL_SOCKET, SO_OOBINLINE},
+    {SOL_SOCKET, SO_PRIORITY},     {SOL_SOCKET, SO_RCVLOWAT},        {SOL_SOCKET, SO_LINGER},
+    {SOL_SOCKET, SO_RCVTIMEO},     {SOL_SOCKET, SO_SNDTIMEO},        {SOL_SOCKET, SO_MAX_PACING_RATE},
+    {SOL_SOCKET, SO_ZEROCOPY},     {IPPROTO_TCP, TCP_NODELAY},       {IPPROTO_TCP, TCP_CORK},
+    {IPPROTO_TCP, TCP_KEEPIDLE},   {IPPROTO_TCP, TCP_KEEPINTVL},     {IPPROTO_TCP, TCP_KEEPCNT},
+    {IPPROTO_TCP, TCP_SYNCNT},     {IPPROTO_TCP, TCP_LINGER2},       {IPPROTO_TCP, TCP_USER_TIMEOUT},
+    {IPPROTO_TCP, TCP_CONGESTION}, {IPPROTO_TCP, TCP_NOTSENT_LOWAT}, {IPPROTO_IP, IP_TOS},
     {IPPROTO_IP, IP_TTL},
-}, copied_of_ipv6[] = {{IPPROTO_IPV6, IPV6_V6ONLY}, {IPPROTO_IPV6, IPV6_UNICAST_HOPS}, {IPPROTO_IPV6, IPV6_TCLASS}};
+};
+static const struct option copied_of_ipv6[] = {
+    {IPPROTO_IPV6, IPV6_V6ONLY}, {IPPROTO_IPV6, IPV6_UNICAST_HOPS}, {IPPROTO_IPV6, IPV6_TCLASS}};
 
 enum { COPIED = sizeof copied / sizeof *copied, COPIED_OF_IPV6 = sizeof copied_of_ipv6 / sizeof *copied_of_ipv6 };
 
@@ -36,17 +40,18 @@ int get_option(int fd, int level, int name) {
   return getsockopt(fd, level, name, &value, &size) ? -1 : value;
 }
 
-bool is_tcp(int fd, int *family) {
+/* The protocol of a stream socket of IPv4 or IPv6; -1 if it is none. */
+static int stream_protocol(int fd, int *family) {
   *family = get_option(fd, SOL_SOCKET, SO_DOMAIN);
-  return (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM &&
-         get_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
+  bool is_stream = (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM;
+  return is_stream ? get_option(fd, SOL_SOCKET, SO_PROTOCOL) : -1;
 }
 
+bool is_tcp(int fd, int *family) { return stream_protocol(fd, family) == IPPROTO_TCP; }
+
 bool is_listener(int fd, int *family) {
-  *family = get_option(fd, SOL_SOCKET, SO_DOMAIN);
-  int protocol = get_option(fd, SOL_SOCKET, SO_PROTOCOL);
-  return (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM &&
-         (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP);
+  int protocol = stream_protocol(fd, family);
+  return protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP;
 }
 
 int tcp_state(int fd) {

@@ -59,8 +59,8 @@ static void tell(struct message about, const int *descriptors, size_t count) {
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(count * sizeof(int));
     struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    *rights = (struct cmsghdr){
-        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof(int))};
+    *rights =
+        (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof(int))};
     memcpy(CMSG_DATA(rights), descriptors, count * sizeof(int));
   }
   sendmsg(node.control, &message, MSG_DONTWAIT | MSG_NOSIGNAL);

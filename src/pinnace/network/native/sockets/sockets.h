@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* --- loop.c: events and time ------------------------------------------------------------------------------------- */
+/* --- loop.c: events and time ------------------------------------------------------------------------------------ */
 
 /* A descriptor that is watched. It is the first member of what it belongs to. */
 struct watch {
@@ -21,10 +21,10 @@ void watch_change(struct watch *, uint32_t events);
 void watch_remove(struct watch *); /* does not close the descriptor */
 void free_later(void *);           /* after the events at hand: one of them may still point to it */
 uint64_t now_ms(void);
-void tick_soon(void); /* there is a time limit to look at */
+void tick_soon(void);                      /* there is a time limit to look at */
 void loop_run(bool (*tick)(uint64_t now)); /* for ever; calls tick ten times a second, or as often as it asks for */
 
-/* --- address.c: addresses ---------------------------------------------------------------------------------------- */
+/* --- address.c: addresses --------------------------------------------------------------------------------------- */
 
 struct endpoint {
   struct in6_addr ip; /* an address of IPv4 is mapped */
@@ -40,25 +40,25 @@ uint32_t v4(const struct endpoint *); /* in the host's order */
 struct endpoint v4_endpoint(uint32_t ip, uint16_t port);
 bool same_endpoint(const struct endpoint *, const struct endpoint *);
 bool within(const struct network *, uint32_t ip);
-bool parse_address(const void *address, size_t size, struct endpoint *);              /* either family, without scope */
+bool parse_address(const void *address, size_t size, struct endpoint *);             /* either family, without scope */
 socklen_t build_address(int family, const struct endpoint *, struct sockaddr_in6 *); /* for a socket of that family */
 bool own_address(int fd, struct endpoint *);
 bool peer_address(int fd, struct endpoint *);
 
-/* --- target.c: the process that called --------------------------------------------------------------------------- */
+/* --- target.c: the process that called -------------------------------------------------------------------------- */
 
 bool read_memory(pid_t, uint64_t address, void *, size_t);
 bool write_memory(pid_t, uint64_t address, const void *, size_t);
-int open_process(pid_t thread);             /* a pidfd, or -1 */
-int copy_descriptor(pid_t, int number);     /* or -1 */
-int descriptor_flags(pid_t, int number);    /* of open(2), with O_CLOEXEC; or -1 */
-bool is_shared(pid_t, int number, int own); /* by a second descriptor, or by an epoll set */
+int open_process(pid_t thread);                                     /* a pidfd, or -1 */
+int copy_descriptor(pid_t, int number);                             /* or -1 */
+int descriptor_flags(pid_t, int number);                            /* of open(2), with O_CLOEXEC; or -1 */
+bool is_shared(pid_t, int number, int own);                         /* by a second descriptor, or by an epoll set */
 bool is_shared_by_links(pid_t, int number, int own, int directory); /* the same on older kernels */
-uint32_t local_address_in(pid_t, const struct network *); /* of its network namespace; 0 if there is none */
-bool is_in_network_of(pid_t, int socket);                 /* whether both are of the same network namespace */
+uint32_t local_address_in(pid_t, const struct network *);           /* of its network namespace; 0 if there is none */
+bool is_in_network_of(pid_t, int socket);                           /* whether both are of the same network namespace */
 uint64_t owner_of_network(int socket); /* the user namespace that its network namespace belongs to; 0 if that fails */
 
-/* --- options.c: sockets and their options ------------------------------------------------------------------------- */
+/* --- options.c: sockets and their options ----------------------------------------------------------------------- */
 
 int get_option(int fd, int level, int name); /* -1 if it fails */
 bool is_tcp(int fd, int *family);
@@ -74,12 +74,12 @@ void set_blocking(int fd, bool blocking);
 void set_nodelay(int fd, int value);
 void reset(int fd); /* close with a reset */
 
-/* --- memory.c: what outlives the server ---------------------------------------------------------------------------- */
+/* --- memory.c: what outlives the server ------------------------------------------------------------------------- */
 
 enum { MAX_CALLS = 4096, MAX_NAMES = 1 << 16, WAYS = 8, NO_ANSWER = INT32_MIN };
 enum counter { OUTSIDE, PODS, ACCEPTED, GENERAL, SPLICED, COUNTERS };
 
-struct slot { /* a call in hand */
+struct slot {   /* a call in hand */
   uint32_t key; /* of the source it came from; 0: free */
   int32_t planned;
   struct seccomp_notif about;
@@ -105,9 +105,10 @@ void add_name(const struct name *);
 void set_name(int fd, int family, const struct endpoint *local, const struct endpoint *peer);
 struct name *find_name(uint64_t cookie);
 
-/* --- notify.c: calls in hand and answers to them ------------------------------------------------------------------ */
+/* --- notify.c: calls in hand and answers to them ---------------------------------------------------------------- */
 
-struct source; /* a descriptor of notifications */
+enum { VALID_INTERVAL = 1000 }; /* milliseconds between looks whether callers still wait */
+struct source;                  /* a descriptor of notifications */
 
 struct call { /* each is answered once */
   struct source *source;
@@ -128,9 +129,11 @@ bool replace_descriptor(struct call *, int fd, bool cloexec, int answer_that_fol
 void drop(struct call *);
 int write_address(const struct call *, int family, const struct endpoint *); /* 0, or an errno */
 
-/* --- sha256.c, handshake.c: the proofs of network/handshake.py ---------------------------------------------------- */
+/* --- sha256.c, handshake.c: the proofs of network/handshake.py -------------------------------------------------- */
 
 enum { DIGEST = 32, NONCE = 32, PROOF = 4 + NONCE + DIGEST };
+enum { REQUEST = 12 }; /* after the proof: address and port of the pod that is wanted, and of the one that wants it */
+enum { YES = '+', NO = '-' }; /* after the proof of the listener */
 void hmac_sha256(const uint8_t *key, size_t key_size, const uint8_t *data, size_t size, uint8_t digest[DIGEST]);
 void random_nonce(uint8_t nonce[NONCE]);
 /* What the dialler sends after the listener's nonce, and what it expects then. */
@@ -140,7 +143,7 @@ void dialler_proof(const uint8_t nonce[NONCE], uint32_t node, uint32_t ip, uint1
 bool check_proof(const uint8_t nonce[NONCE], const uint8_t proof[PROOF], uint8_t own[DIGEST]);
 bool same_digest(const uint8_t *, const uint8_t *);
 
-/* --- server.c ------------------------------------------------------------------------------------------------------ */
+/* --- server.c --------------------------------------------------------------------------------------------------- */
 
 struct node { /* what Python says of this node; see server.py */
   uint32_t index, last_index;
@@ -158,19 +161,19 @@ void want_peer(uint32_t index);
 void splice_in_python(int one, int other); /* takes both descriptors */
 uint32_t pod_of(pid_t, int own);           /* the address of the pod that a process and its socket belong to, or 0 */
 
-/* --- connecting.c --------------------------------------------------------------------------------------------------- */
+/* --- connecting.c ----------------------------------------------------------------------------------------------- */
 
 void handle_connect(struct call *);
 void handle_name(struct call *, bool peer);
 void peer_found(uint32_t index, uint32_t ip, uint16_t port); /* port 0: there is none */
 void services_changed(int table);                            /* a descriptor, see services.py */
-bool connecting_tick(uint64_t now); /* whether there are any */
+bool connecting_tick(uint64_t now);                          /* whether there are any */
 
-/* --- accepting.c ---------------------------------------------------------------------------------------------------- */
+/* --- accepting.c ------------------------------------------------------------------------------------------------ */
 
 void accepting_init(void);
 void handle_listen(struct call *);
 void handle_accept(struct call *);
 void handle_bind(struct call *);
-int take_fabric_socket(void); /* of the node's network, or -1 */
+int take_fabric_socket(void);      /* of the node's network, or -1 */
 bool accepting_tick(uint64_t now); /* whether it wants to be called again soon */
