@@ -94,6 +94,7 @@ def short(host: str, port: int, count: int) -> None:
 def hold(host: str, port: int, seconds: float) -> None:
     pause, count, end = 0.0, 0, time.monotonic() + seconds
     with socket.create_connection((host, port), timeout=LIMIT) as sock:
+        sock.settimeout(2 * seconds + LIMIT)  # after a cut the kernel waits as long again until it sends again
         file = sock.makefile("rwb")
         sys.stdout.write("ready\n")
         sys.stdout.flush()
