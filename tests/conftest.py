@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer  # type: ignore[import-untyped]
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, and what they start must not
 # Not the default: whoever develops on this machine may have a bed of their own up. Every pytest-xdist worker has one.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest") + WORKER)
