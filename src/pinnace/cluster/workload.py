@@ -16,9 +16,12 @@ from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.conditions import is_true
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pinnace.cluster.kubectl import Kubectl
     from pinnace.cluster.manifest import Manifest
 
+ContainerRun = tuple[str, str, int]  # a pod's uid, a container's name, and how often it was restarted
 OnLine = Callable[[str, str], None]  # gets "pod/container" and a line of its output; threads call it at the same time
 
 FINITE = {"Job", "Pod"}
@@ -59,8 +62,7 @@ class Workload:
         self._api = Api(kubectl.kubeconfig, timeout=5.0)
         self.objects: list[AppliedObject] = []
         self._codes: dict[AppliedObject, int] = {}  # of those that have ended; they may be deleted afterwards
-        self._followed: set[tuple[str, str, int]] = set()
-        self._threads: list[threading.Thread] = []
+        self._followers: dict[ContainerRun, threading.Thread] = {}
 
     def apply(self, manifest: Manifest) -> None:
         """Run ``kubectl apply``; ClusterError has its own words if it refuses."""
@@ -93,21 +95,24 @@ class Workload:
     def _follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None) -> int:
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
         while True:
+            is_enough = enough is not None and enough()  # first: containers that have ended by then are seen below
             try:
                 found = [pod for namespace in namespaces for pod in self._pods(namespace)]
-                for pod in found:
-                    self._follow_containers(pod, on_line)
+                running = {run for pod in found for run in self._follow_containers(pod, on_line)}
                 code = self._exit_code(found, stays=self.endless or enough is not None)
             except API_FAILURES:
                 check_alive()
-                code = None
-            if code is not None:
-                for thread in self._threads:
-                    thread.join(LOG_END_LIMIT)
-                return code
-            if enough and enough():
-                return 0
+            else:
+                if code is not None or is_enough:
+                    self._wait_for_output(self._followers.keys() - running)
+                    return code or 0
             time.sleep(FOLLOW_INTERVAL)
+
+    def _wait_for_output(self, runs: Iterable[ContainerRun]) -> None:
+        """The last lines of containers that have ended may still be on their way."""
+        deadline = time.monotonic() + LOG_END_LIMIT
+        for run in runs:
+            self._followers[run].join(max(0.0, deadline - time.monotonic()))
 
     def _pods(self, namespace: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self._api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
@@ -166,16 +171,20 @@ class Workload:
                 hint="Give images that no registry has with --image FILE.",
             )
 
-    def _follow_containers(self, pod: dict[str, Any], on_line: OnLine) -> None:
+    def _follow_containers(self, pod: dict[str, Any], on_line: OnLine) -> list[ContainerRun]:
+        """Follow the output of all that have begun. Returns those that run."""
+        running = []
         for status in pods.container_statuses(pod):
-            key = (pod["metadata"]["uid"], status["name"], status.get("restartCount", 0))
-            if key in self._followed or not {"running", "terminated"} & status["state"].keys():
+            run = (pod["metadata"]["uid"], status["name"], status.get("restartCount", 0))
+            if not {"running", "terminated"} & status["state"].keys():
                 continue
-            self._followed.add(key)
-            arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], on_line)
-            thread = threading.Thread(target=self._follow_one, args=arguments, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            if run not in self._followers:
+                arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], on_line)
+                self._followers[run] = threading.Thread(target=self._follow_one, args=arguments, daemon=True)
+                self._followers[run].start()
+            if "running" in status["state"]:
+                running.append(run)
+        return running
 
     def _follow_one(self, namespace: str, pod: str, container: str, on_line: OnLine) -> None:
         api = Api(self.kubectl.kubeconfig, timeout=30.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,7 +57,7 @@ def nothing(*_: object) -> None:
 
 
 def next_times(*changes: Callable[[], None]) -> Callable[[], bool]:
-    """What ``follow`` asks at every turn, as a way to change something between two of them."""
+    """What ``follow`` asks before each look at the objects, as a way to change something between two of them."""
     left = list(changes)
 
     def enough() -> bool:
@@ -85,7 +86,7 @@ def test_a_pod_that_is_deleted(api: ApiServer) -> None:
 def test_what_is_deleted_after_its_end_has_ended(api: ApiServer) -> None:
     """As a Job with ttlSecondsAfterFinished is, while another one still runs."""
     show(api, pod("single", "Failed", 3), first="Complete", second="")
-    later = next_times(lambda: show(api, second=""), lambda: show(api, second="Complete"))
+    later = next_times(nothing, lambda: show(api, second=""), lambda: show(api, second="Complete"))
     assert workload(api, first="Job", second="Job", single="Pod").follow(nothing, nothing, later) == 3
 
 
@@ -134,3 +135,22 @@ def test_the_pod_of_a_slurm_job_that_is_deleted(api: ApiServer) -> None:
     with pytest.raises(ClusterError, match=r"^Pod slurm-job-7 was deleted before it ended$"):
         run_on_node(Access.from_file(api.kubeconfig), asked, "n1", on_line)
     assert lines == ["a line"]
+
+
+def test_what_containers_have_printed_is_seen_although_it_is_enough(api: ApiServer) -> None:
+    ended, running = pod("ended", "Succeeded"), pod("running", "Running")
+    running["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
+    followed = workload(api, web="Deployment")
+    lines: list[tuple[str, str]] = []
+
+    def slowly(container: str, line: str) -> None:
+        time.sleep(0.5)
+        lines.append((container, line))
+
+    def enough() -> bool:
+        show(api, ended, running)
+        api.objects[f"{PODS}/ended/log"] = "first\nlast\n"
+        return True
+
+    assert followed.follow(slowly, nothing, enough) == 0
+    assert lines == [("ended/main", "first"), ("ended/main", "last")]
