@@ -28,6 +28,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         description=benchmarks.network.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--only", default="", metavar="TEXT", help="measure only what has this in its name")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (default: 5)")
     parser.add_argument("--seconds", type=int, default=4, help="how long a throughput is measured (default: 4)")
     parser.add_argument("--requests", type=int, default=3000, help="how many requests are measured (default: 3000)")
@@ -51,9 +52,11 @@ def background(site: Site) -> float:
     return share
 
 
-def measure_all(rounds: int, *, seconds: int, requests: int) -> tuple[list[Result], list[float]]:
+def measure_all(
+    measurements: Sequence[Measurement], rounds: int, *, seconds: int, requests: int
+) -> tuple[list[Result], list[float]]:
     """In each round all measurements in turn, in each of them all paths in turn; and what the background was before."""
-    samples: list[dict[NetworkPath, list[Sample]]] = [{path: [] for path in NetworkPath} for _ in MEASUREMENTS]
+    samples: list[dict[NetworkPath, list[Sample]]] = [{path: [] for path in NetworkPath} for _ in measurements]
     shares = []
     with running_site() as site:
         for number in range(rounds):
@@ -61,10 +64,10 @@ def measure_all(rounds: int, *, seconds: int, requests: int) -> tuple[list[Resul
             print(
                 f"round {number + 1} of {rounds}, in the background: {shares[-1]:.0%} CPU", file=sys.stderr, flush=True
             )
-            for measurement, by_path in zip(MEASUREMENTS, samples, strict=True):
+            for measurement, by_path in zip(measurements, samples, strict=True):
                 for path, found in by_path.items():
                     found.append(measure(site, measurement, path, seconds=seconds, requests=requests))
-    pairs = zip(MEASUREMENTS, samples, strict=True)
+    pairs = zip(measurements, samples, strict=True)
     return [Result(measurement=measurement, samples=by_path) for measurement, by_path in pairs], shares
 
 
@@ -72,7 +75,8 @@ def main() -> int:
     options = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     limits = {"seconds": options.seconds, "requests": options.requests}
-    results, shares = measure_all(options.rounds, **limits)
+    measurements = [measurement for measurement in MEASUREMENTS if options.only in measurement.name]
+    results, shares = measure_all(measurements, options.rounds, **limits)
     print(table.markdown(results) if options.markdown else table.text(results))
     if options.json:
         machine = {"kernel": os.uname().release, "cpus": os.cpu_count(), "background": shares}

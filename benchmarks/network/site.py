@@ -70,7 +70,7 @@ class Site:
 @contextlib.contextmanager
 def running_site() -> Iterator[Site]:
     """A bed, a cluster on two of its three hosts, and servers everywhere. Nothing of it is left afterwards."""
-    bed = Bed.up(Plan(hosts=len(HOSTS), fast=True), STATE)
+    bed = Bed.up(Plan(hosts=len(HOSTS), fast=True, own_processors=True), STATE)
     try:
         install(bed, PROJECT, share=user_root().parent)
         put_files(bed.directories.home / USER)

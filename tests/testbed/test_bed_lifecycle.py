@@ -158,12 +158,18 @@ def test_two_beds_do_not_meet(directories: Directories, bed: Bed) -> None:
     assert bed.run(["srun", "hostname"]).returncode == 0
 
 
-def test_slurm_without_cgroups_on_slow_links(directories: Directories) -> None:
-    result = call("up", "--hosts", "2", "--fast", "--no-cgroups", "--link-rate", "1gbit")
+def test_slurm_without_cgroups_on_slow_links_with_a_processor_for_each_host(directories: Directories) -> None:
+    result = call("up", "--hosts", "2", "--fast", "--no-cgroups", "--link-rate", "1gbit", "--own-processors")
     assert result.returncode == 0, result.stderr
     bed = Bed.current(directories)
     assert bed.run(["srun", "-N2", "grep", "-c", "slurm", "/proc/self/cgroup"], check=False).stdout == "0\n0\n"
     assert "rate 1Gbit" in bed.run(["/sbin/tc", "qdisc", "show", "dev", "eth0"], on="n1").stdout
+    processors = ["awk", "/^Cpus_allowed_list/ { print $2 }", "/proc/self/status"]
+    first, second = (bed.run(processors, on=host).stdout.strip() for host in ("n1", "n2"))
+    assert first.isdigit()
+    assert second.isdigit()
+    assert (first == second) == (os.cpu_count() == 1)
+    assert sorted(bed.run(["srun", "-N2", *processors]).stdout.split()) == sorted([first, second])
 
 
 def test_what_is_mounted_below_the_state_directory_is_not_emptied(directories: Directories, tmp_path: Path) -> None:

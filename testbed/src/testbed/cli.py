@@ -53,10 +53,18 @@ def cli(*, debug: bool) -> None:
 @click.option("--link-delay", default="", help="Of every link, in each direction: 50us. Two hosts are two links apart.")
 @click.option("--fast", is_flag=True, help="Have Slurm schedule at once, rather than with a site's usual pauses.")
 @click.option("--no-cgroups", is_flag=True, help="Have Slurm track jobs without cgroups, and hide no devices.")
-def up(*, hosts: int, link_rate: str, link_delay: str, fast: bool, no_cgroups: bool) -> None:
+@click.option("--own-processors", is_flag=True, help="Give each compute host one processor of this machine, in turn.")
+def up(*, hosts: int, link_rate: str, link_delay: str, fast: bool, no_cgroups: bool, own_processors: bool) -> None:
     """Start a bed: login, n1 to nN, and a host outside."""
     begin = time.monotonic()
-    plan = Plan(hosts=hosts, link_rate=link_rate, link_delay=link_delay, fast=fast, cgroups=not no_cgroups)
+    plan = Plan(
+        hosts=hosts,
+        link_rate=link_rate,
+        link_delay=link_delay,
+        fast=fast,
+        cgroups=not no_cgroups,
+        own_processors=own_processors,
+    )
     Bed.up(plan, report=progress)
     click.echo(f"The bed is up after {time.monotonic() - begin:.1f} s. Next: testbed run -- sinfo", err=True)
 

@@ -72,6 +72,7 @@ def enter(entry: Entry, command: list[str]) -> NoReturn:
     holder = os.pidfd_open(entry.pid)
     if start_time(entry.pid) != entry.start_time:
         raise ProcessLookupError
+    os.sched_setaffinity(0, os.sched_getaffinity(entry.pid))
     groups = [os.open(f"{group}/cgroup.procs", os.O_WRONLY) for group in entry.cgroups]
     term = os.environ.get("TERM", "dumb")
     setns(holder, ALL_NAMESPACES)  # for the pid namespace this means: for our children

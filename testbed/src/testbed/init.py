@@ -25,7 +25,11 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     directories = Directories(state=Path(sys.argv[1]))
-    host = Plan.from_json(json.loads(sys.argv[3])).host(sys.argv[2])
+    plan = Plan.from_json(json.loads(sys.argv[3]))
+    host = plan.host(sys.argv[2])
+    if plan.own_processors and host in plan.compute:
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[plan.compute.index(host) % len(processors)]})
     cgroups = Cgroups(name=directories.cgroup, hierarchies=hierarchies(Path("/proc/self/mounts").read_text()))
     for group in cgroups.of(host.name):  # before the cgroup namespace, which begins where we are
         (group / "cgroup.procs").write_text("0")

@@ -97,6 +97,7 @@ class Plan:
     link_delay: str = ""
     fast: bool = False
     cgroups: bool = True
+    own_processors: bool = False  # each compute host has one of the machine's, in turn
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= MAX_HOSTS:
