@@ -230,6 +230,8 @@ class Receivers:
         try:
             with contextlib.suppress(OSError, HandshakeError):
                 keep_alive(sock)
+                # A link carries data one way only, where the kernel would acknowledge every small packet at once.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
                 self._loop.receive(sock)
         finally:
             self._remove(sock, peer)

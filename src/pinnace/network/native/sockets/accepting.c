@@ -2,7 +2,8 @@
  *
  * An application learns of a connection when its listening socket becomes readable. So for a connection of another node
  * we knock: we connect to the application's own socket, from within the node. The application wakes up and accepts;
- * that call is caught, and instead of the knock it gets the socket of the other node's connection.
+ * that call is caught, and instead of the knock it gets the socket of the other node's connection. A caller that waits
+ * in accept(2), on a socket where a knock has arrived not long ago, gets it at once.
  *
  * An application that accepts in a way that is not caught (io_uring) gets the knock itself. Then, or if nobody accepts
  * for a second although the queue is empty (ten, if calls of that application were caught before), Python joins the two
@@ -25,6 +26,7 @@ enum {
   KNOCK_LIMIT = 300,       /* milliseconds in which the kernel has to answer for a pod */
   ACCEPT_INTERVAL = 1000,  /* milliseconds between looks at connections that nobody has accepted */
   MAX_LOOKS = 10,          /* at one that is not in the queue of an application whose calls are caught */
+  HEARD_LIMIT = 5000,      /* milliseconds for which a knock stands for others to the same socket */
   SOON = 150,              /* milliseconds: more than between two looks at time limits */
   UNCLAIMED_LIMIT = 10000, /* milliseconds in which a caller has to come back */
   FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
@@ -96,7 +98,8 @@ static struct listener {
   pid_t pid;
   int number;
   uint64_t cookie;
-  bool accepts; /* whether one of its calls of accept was caught */
+  bool accepts;   /* whether one of its calls of accept was caught */
+  uint64_t heard; /* when a knock has arrived there: that is how the kernel's own decision is known */
 } listeners[LISTENERS];
 static unsigned listener_turn;
 
@@ -138,8 +141,12 @@ static bool note_listener(const struct call *call, int own, bool accepts) {
     if (!first[i].port) found = &first[i];
   if (!found) found = &first[listener_turn++ % LISTENER_WAYS];
   uint64_t cookie = socket_cookie(own);
-  accepts |= found->accepts && found->cookie == cookie;
-  *found = (struct listener){pod, bound.port, caller(call), socket_number(call), cookie, accepts};
+  if (found->cookie != cookie) *found = (struct listener){.cookie = cookie};
+  found->ip = pod;
+  found->port = bound.port;
+  found->pid = caller(call);
+  found->number = socket_number(call);
+  found->accepts |= accepts;
   return true;
 }
 
@@ -311,6 +318,9 @@ static void look_at_waiting(uint64_t now) {
 
 /* --- connections of other nodes, and of strangers --------------------------------------------------------------- */
 
+static bool give_to_blocked(int peer, const struct endpoint *target, const struct endpoint *source,
+                            const uint8_t proof[DIGEST]);
+
 struct dialler {
   struct watch watch;
   struct dialler *next, *previous; /* the oldest is first */
@@ -364,7 +374,8 @@ static void dialler_said(struct watch *watch, uint32_t events) {
     ends[i] = v4_endpoint(ntohl(ip), ntohs(port));
   }
   forget_dialler(this);
-  if (!knock(this->fd, &ends[0], &ends[1], proof)) refuse(this->fd, proof);
+  if (!give_to_blocked(this->fd, &ends[0], &ends[1], proof) && !knock(this->fd, &ends[0], &ends[1], proof))
+    refuse(this->fd, proof);
 }
 
 static void welcome(int fd) {
@@ -416,6 +427,7 @@ struct blocked {        /* a caller that waits for a connection */
   struct blocked *next, **previous;
   struct call call;
   int own, pidfd, family;
+  uint64_t cookie;   /* of the listening socket */
   uint64_t deadline; /* 0: none */
 };
 
@@ -447,6 +459,14 @@ static bool take_unclaimed(uint64_t listener, int *fd, struct endpoint *peer) {
   return false;
 }
 
+/* Make the connection of another node the application's own. */
+static void adopt(int own, int family, int peer, const struct endpoint *target, const struct endpoint *source) {
+  set_nodelay(peer, 0);
+  copy_options(own, peer); /* what the kernel would have it inherit */
+  set_name(peer, family, target, source);
+  count(ACCEPTED);
+}
+
 /* The socket that an application gets for one that was in its queue: the same, or what the knock stands for.
  * Other connections to other pods may come from the knock's own port. */
 static int exchange(int own, int family, int fd, struct endpoint *peer) {
@@ -459,10 +479,9 @@ static int exchange(int own, int family, int fd, struct endpoint *peer) {
   forget_waiting(waiting);
   reset(fd);
   give_back_fabric_socket(found.knock);
-  set_nodelay(found.peer, 0);
-  copy_options(own, found.peer); /* what the kernel would have it inherit */
-  set_name(found.peer, family, &found.target, &found.source);
-  count(ACCEPTED);
+  struct listener *listener = find_listener(&found.target);
+  if (listener && listener->cookie == socket_cookie(own)) listener->heard = now_ms();
+  adopt(own, family, found.peer, &found.target, &found.source);
   *peer = found.source;
   return found.peer;
 }
@@ -480,6 +499,28 @@ static void put_back(uint64_t listener, int fd, const struct endpoint *peer) {
     all_unclaimed = kept;
   } else
     reset(fd);
+}
+
+/* Answer a call with a connection. If its caller does not get it, it is not lost. */
+static void deliver(struct call *call, uint64_t listener, int family, int fd, const struct endpoint *peer) {
+  int flags = is_accept4(call) ? (int)argument(call, 3) : 0;
+  set_blocking(fd, !(flags & SOCK_NONBLOCK));
+  int code = write_address(call, family, peer);
+  if (code) {
+    close(fd);
+    answer(call, -code);
+    return;
+  }
+  code = answer_with_descriptor(call, fd, flags & SOCK_CLOEXEC);
+  if (!code) {
+    close(fd);
+    return;
+  }
+  put_back(listener, fd, peer);
+  if (code == ENOENT)
+    drop(call);
+  else
+    answer(call, -code);
 }
 
 /* Give the caller a connection, if there is one. Whether its call is done. */
@@ -505,24 +546,7 @@ static bool accept_now(struct call *call, int own, int family) {
     parse_address(&address, size, &peer);
     fd = exchange(own, family, fd, &peer);
   }
-  int flags = is_accept4(call) ? (int)argument(call, 3) : 0;
-  set_blocking(fd, !(flags & SOCK_NONBLOCK));
-  int code = write_address(call, family, &peer);
-  if (code) {
-    close(fd);
-    answer(call, -code);
-    return true;
-  }
-  code = answer_with_descriptor(call, fd, flags & SOCK_CLOEXEC);
-  if (!code) {
-    close(fd);
-    return true;
-  }
-  put_back(cookie, fd, &peer);
-  if (code == ENOENT)
-    drop(call);
-  else
-    answer(call, -code);
+  deliver(call, cookie, family, fd, &peer);
   return true;
 }
 
@@ -578,12 +602,39 @@ static void block(struct call *call, int own, int family) {
   this->own = own;
   this->pidfd = pidfd;
   this->family = family;
+  this->cookie = socket_cookie(own);
   this->deadline = limit ? now_ms() + limit : 0;
   if (limit) tick_soon();
   this->next = all_blocked;
   this->previous = &all_blocked;
   if (all_blocked) all_blocked->previous = &this->next;
   all_blocked = this;
+}
+
+/* The caller that has waited longest for a connection to a listening socket, or NULL. */
+static struct blocked *find_blocked(uint64_t cookie) {
+  struct blocked *found = NULL;
+  for (struct blocked *this = all_blocked; this; this = this->next)
+    if (this->cookie == cookie && is_waited_for(&this->call)) found = this;
+  return found;
+}
+
+/* Give a connection of another node to a caller that waits for one, without a knock. Whether there is one.
+ *
+ * Where the last knock has arrived at that socket, the kernel would take the next one there too. It may not: a socket
+ * may be bound to another address, be one of several for the port, or be behind rules of the pod's own. */
+static bool give_to_blocked(int peer, const struct endpoint *target, const struct endpoint *source,
+                            const uint8_t proof[DIGEST]) {
+  const struct listener *listener = find_listener(target);
+  if (!listener || !listener->heard || now_ms() > listener->heard + HEARD_LIMIT) return false;
+  struct blocked *this = find_blocked(listener->cookie);
+  if (!this || queue_length(this->own)) return false;                    /* others came before */
+  if (get_option(this->own, SOL_SOCKET, SO_REUSEPORT) > 0) return false; /* the kernel chooses one of several sockets */
+  answer_dialler(peer, proof, YES);
+  adopt(this->own, this->family, peer, target, source);
+  deliver(&this->call, this->cookie, this->family, peer, source);
+  unblock(this);
+  return true;
 }
 
 void handle_accept(struct call *call) {

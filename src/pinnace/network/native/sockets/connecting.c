@@ -213,10 +213,12 @@ static void connect_outside(struct connecting *this) {
   this->stage = OUTSIDE_CONNECT;
   uint64_t limit = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) : OUTSIDE_LIMIT;
   this->deadline = limit ? now_ms() + limit : 0;
-  if (connect(this->fd, (struct sockaddr *)&address, size) == 0)
+  struct endpoint reached;
+  int code = connect(this->fd, (struct sockaddr *)&address, size) ? errno : 0;
+  if (!code || (code == EINPROGRESS && peer_address(this->fd, &reached))) /* a near one often is, by now */
     put(this, OUTSIDE);
-  else if (errno != EINPROGRESS)
-    fail(this, errno);
+  else if (code != EINPROGRESS)
+    fail(this, code);
   else if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected))
     take_general_path(this);
 }

@@ -90,7 +90,7 @@ static void receive(struct watch *watch, uint32_t events) {
 
 void source_add(uint32_t key, int fd) {
   struct source *source = calloc(1, sizeof *source);
-  if (!source || watch_add(&source->watch, fd, EPOLLIN, receive)) {
+  if (!source || watch_urgent(&source->watch, fd, receive)) {
     close(fd); /* the agent has a copy, and offers it again when we are started again */
     free(source);
     return;

@@ -12,11 +12,13 @@
 /* A descriptor that is watched. It is the first member of what it belongs to. */
 struct watch {
   int fd; /* -1: not watched any more */
+  bool is_urgent;
   void (*ready)(struct watch *, uint32_t events);
 };
 
 void loop_init(void);
 int watch_add(struct watch *, int fd, uint32_t events, void (*ready)(struct watch *, uint32_t events));
+int watch_urgent(struct watch *, int fd, void (*ready)(struct watch *, uint32_t events)); /* for EPOLLIN */
 void watch_change(struct watch *, uint32_t events);
 void watch_remove(struct watch *); /* does not close the descriptor */
 void free_later(void *);           /* after the events at hand: one of them may still point to it */
