@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 __all__ = ["MEASUREMENTS", "RR_PORT", "Measurement", "NetworkPath", "Target", "Unit", "command"]
 
 RR_PORT = 5300
+# The processors of the client's host, n2, and of the servers' hosts, n1 and n3 (``testbed up --own-processors``).
+CLIENT_CPU, SERVER_CPU = 1, 0
 
 
 class NetworkPath(StrEnum):
@@ -100,6 +102,7 @@ MEASUREMENTS = (
 def command(measurement: Measurement, address: str, *, rr: str, seconds: int, requests: int) -> list[str]:
     """The client, which is the same on a host and in a pod; ``rr`` is the path of our program on both."""
     if measurement.unit is Unit.THROUGHPUT:
-        iperf3 = ["iperf3", "--json", "--time", str(seconds), *measurement.options, "--client", address]
-        return [rr, "cpu", *iperf3]
+        affinity = f"{CLIENT_CPU},{SERVER_CPU}"
+        iperf3 = ["iperf3", "--json", "--affinity", affinity, "--time", str(seconds), *measurement.options]
+        return [rr, "cpu", *iperf3, "--client", address]
     return [rr, *measurement.options, address, str(RR_PORT), str(requests)]

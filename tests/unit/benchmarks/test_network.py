@@ -124,7 +124,7 @@ def test_times_are_read_from_rr() -> None:
 
 def test_the_commands_name_the_address_and_how_long() -> None:
     iperf3 = command(THROUGHPUT, "192.0.2.1", rr="/rr", seconds=7, requests=5)
-    assert " ".join(iperf3) == "/rr cpu iperf3 --json --time 7 --parallel 8 --client 192.0.2.1"
+    assert " ".join(iperf3) == "/rr cpu iperf3 --json --affinity 1,0 --time 7 --parallel 8 --client 192.0.2.1"
     rr = command(LATENCY, "192.0.2.1", rr="/rr", seconds=7, requests=5)
     assert " ".join(rr) == "/rr udp 192.0.2.1 5300 5"
 
