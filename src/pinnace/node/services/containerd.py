@@ -16,6 +16,7 @@ from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
 from pinnace.node.services import host_network
 from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
+from pinnace.sandbox.keeping_groups import keeper_argv
 from pinnace.spec import read_json
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ def _runtimes(init: Init) -> str:
     """The runtime handlers, and the programs that they name."""
     node, requests = init.node, str(init.run_directory / "bundles")
 
+    keeper = keeper_argv() if init.keeps_groups else ()
+
     def wrapper(handler: str) -> str:
-        script = wrapper_script(node.binary("runc"), requests, launcher=node.has_ranks, handler=handler)
+        runc = node.binary("runc")
+        script = wrapper_script(runc, requests, launcher=node.has_ranks, handler=handler, keeper=keeper)
         return init.write(handler, script, 0o755)
 
     runtimes = runtime_toml(DEFAULT_HANDLER, wrapper(DEFAULT_HANDLER))
