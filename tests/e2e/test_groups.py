@@ -39,6 +39,10 @@ def with_groups(made: Object, **spec: Any) -> Object:
     return made | {"spec": made["spec"] | {"containers": [main], "volumes": volumes} | spec}
 
 
+def annotated(made: Object) -> Object:
+    return made | {"metadata": made["metadata"] | {"annotations": {"pinnace.dev/user-groups": "false"}}}
+
+
 def objects() -> list[Object]:
     user = {"runAsUser": 1000, "runAsGroup": 1000}
     confined = {
@@ -54,6 +58,7 @@ def objects() -> list[Object]:
         with_groups(once("in-hosts-network", WRITE, runtimeClassName="host-network")),
         with_groups(once("drops", f"python3 -c '{DROP}'", of="python")),
         with_groups(pod("fs-group", "sh", "-c", f"{CLOSED}; id -G; sleep 3600", securityContext={"fsGroup": 1234})),
+        with_groups(annotated(once("of-its-image", f"{CLOSED}; id -G"))),
         with_groups(once("own", f"{CLOSED}; id -G", securityContext=user | {"supplementalGroups": [4567]})),
     ]
 
@@ -118,3 +123,9 @@ def test_a_pod_that_asks_for_groups_has_those_alone(here: Namespace) -> None:
         assert "1234" in groups.split()
         assert str(UNMAPPED) not in groups.split()
     assert here.ended("own") == "closed\n1000 4567\n"
+
+
+def test_a_pod_can_do_without_them(here: Namespace) -> None:
+    closed, groups = here.ended("of-its-image").splitlines()
+    assert closed == "closed"
+    assert str(UNMAPPED) not in groups.split()

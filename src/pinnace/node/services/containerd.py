@@ -16,6 +16,7 @@ from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
 from pinnace.node.services import host_network
 from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
+from pinnace.node.services.user_groups import ANNOTATION as USER_GROUPS
 from pinnace.sandbox.keeping_groups import keeper_argv
 from pinnace.spec import read_json
 
@@ -132,7 +133,7 @@ def runtime_toml(handler: str, runc: str, *, shim: str = "", cni_config: str = "
     return f"""
 {table}]
 runtime_type = "io.containerd.runc.v2"
-pod_annotations = [{json.dumps(NATIVE_SOCKETS)}]
+pod_annotations = {json.dumps([NATIVE_SOCKETS, USER_GROUPS])}
 runtime_path = {json.dumps(shim)}
 cni_conf_dir = {json.dumps(cni_config)}
 

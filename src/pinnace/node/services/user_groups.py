@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+ANNOTATION = "pinnace.dev/user-groups"  # of a pod: "false" to have the groups of its image instead
 MARK = "keeps-groups"  # the file beside a bundle
 MAX_SIZE = 1 << 20  # bytes that are read of an image's /etc/passwd and /etc/group
 
 
 def keeps_groups(config: dict[str, Any], root: Path) -> bool:
     """Whether the container of a bundle has the user's groups. ``root`` is its root, as an image has it."""
-    if config.get("annotations", {}).get("io.kubernetes.cri.container-type") != "container":
+    about = config.get("annotations", {})
+    if about.get("io.kubernetes.cri.container-type") != "container" or about.get(ANNOTATION, "true").lower() == "false":
         return False
     user = config["process"]["user"]
     return not requested_groups(user, read_in(root, "/etc/passwd"), read_in(root, "/etc/group"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pinnace.node.services.user_groups import MAX_SIZE, keeps_groups, read_in, requested_groups
+from pinnace.node.services.user_groups import ANNOTATION, MAX_SIZE, keeps_groups, read_in, requested_groups
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,10 @@ def test_containers_of_pods_without_groups_of_their_own_keep_the_users(root: Pat
     assert keeps_groups(container(user(1000, 100, 44, 100)), root)
     assert not keeps_groups(container(user(1000, 100, 44, 100, 2000)), root)
     assert not keeps_groups(container(user(0, 0, 0), kind="sandbox"), root)
+    for word, kept in (("false", False), ("False", False), ("true", True)):
+        config = container(user(1000, 100, 44, 100))
+        config["annotations"][ANNOTATION] = word
+        assert keeps_groups(config, root) is kept
 
 
 def test_files_of_an_image_are_looked_for_in_it_and_never_waited_for(root: Path, tmp_path: Path) -> None:
