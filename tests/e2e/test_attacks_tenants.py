@@ -324,7 +324,7 @@ def test_the_groups_of_the_user_are_not_the_tenants(restricted: Kubectl, tenant:
         mounts = {"volumeMounts": [{"name": "v", "mountPath": "/data", **mount}]}
         tenant.create(ordinary(once(name, "cat /data/file /data/open/file; id -G"), of_container=mounts, **volumes))
     said = tenant.ended("whole").splitlines()
-    assert said[-1] == "0", "the primary group, as always"
+    assert said[-1] == "1000", "its own group alone"
     assert "data" not in said
     tenant("wait", f"--for=jsonpath={NOT_STARTED}", "pod/part", "--timeout=60s")
     tenant("delete", "pod/whole", "pod/part", "pvc/survey")

@@ -284,7 +284,7 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
         "alone": manifest("alone", ["sh", "-c", host]),
         "other": manifest(
             "other",
-            ["sh", "-c", f"id -u; srun python3 -c '{MEET}'; srun --ntasks=1 id -G"],
+            ["sh", "-c", f"id -u; srun python3 -c '{MEET}'; srun --nodes=1 --ntasks=1 id -G"],
             image=IMAGE,
             metadata=flags("--nodes=3 --ntasks-per-node=2"),
             securityContext={"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1234},
