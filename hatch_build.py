@@ -1,6 +1,7 @@
 """Builds what we have in C: into the wheel, and into the source tree for an editable installation.
 
-Without a C compiler that works the wheel is pure Python. It works all the same, with a slower network.
+Without a C compiler that works the wheel is pure Python. It works all the same, with a slower network, and slower
+`kubectl exec` for users in several groups.
 """
 
 from __future__ import annotations
@@ -20,40 +21,44 @@ LIBRARIES = {  # with the directories of their sources
     f"{NETWORK}/_packets.so": f"{NETWORK}/packets",
     f"{NETWORK}/native/_sockets.so": f"{NETWORK}/native/sockets",
 }
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-shared", "-fPIC", "-pthread")
+PROGRAMS = {"src/pinnace/sandbox/_keep_groups": "src/pinnace/sandbox/keep_groups"}
+TARGETS = LIBRARIES | PROGRAMS
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE")
+LIBRARY_FLAGS = ("-shared", "-fPIC", "-pthread")
 BUILD_LIMIT = 120.0  # seconds
 
 
-def compile_argv(compiler: str, files: list[Path], library: Path, checksum: str) -> list[str]:
-    """The command that builds a library. That contains the checksum of its sources (``pinnace.network.c_library``)."""
+def compile_argv(compiler: str, target: str, files: list[Path], output: Path, checksum: str) -> list[str]:
+    """The command that builds a target. That contains the checksum of its sources (``pinnace.network.c_library``)."""
     sources = [str(path) for path in files if path.suffix == ".c"]
-    return [compiler, *FLAGS, f'-DSOURCE_CHECKSUM="{checksum}"', "-o", str(library), *sources]
+    flags = (*FLAGS, *(LIBRARY_FLAGS if target in LIBRARIES else ()))
+    return [compiler, *flags, f'-DSOURCE_CHECKSUM="{checksum}"', "-o", str(output), *sources]
 
 
 def build(root: Path) -> list[str]:
-    """Build the libraries in a source tree, and give their paths. Where one cannot be built, no old one is left."""
+    """Build the targets in a source tree, and give their paths. Where one cannot be built, no old one is left."""
     compiler, c_library, built = shutil.which(os.environ.get("CC", "cc")), _c_library(root), []
-    for library, directory in LIBRARIES.items():
+    for target, directory in TARGETS.items():
         files = c_library.sources(root / directory)
-        new = root / f"{library}.{os.getpid()}"  # others may build, or use the library, at the same time
-        argv = compile_argv(compiler or "", files, new, c_library.checksum(files))
+        new = root / f"{target}.{os.getpid()}"  # others may build, or use the target, at the same time
+        argv = compile_argv(compiler or "", target, files, new, c_library.checksum(files))
         if compiler and not subprocess.run(argv, check=False, timeout=BUILD_LIMIT).returncode:
-            new.replace(root / library)
-            built.append(library)
+            new.replace(root / target)
+            built.append(target)
         else:
-            (root / library).unlink(missing_ok=True)
+            (root / target).unlink(missing_ok=True)
     return built
 
 
 def _c_library(root: Path) -> Any:
-    """The module that loads the libraries, which must not need anything that is not installed yet."""
+    """The module that loads them, which must not need anything that is not installed yet."""
     spec = importlib.util.spec_from_file_location("c_library", root / NETWORK / "c_library.py")
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
 
 
-class LibrariesHook(BuildHookInterface[Any]):
+class CompilerHook(BuildHookInterface[Any]):
     """Called by hatchling before it makes a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's interface

@@ -37,7 +37,8 @@ GROUPS = {
     "shared 1": ("e2e/test_attacks_network.py", "e2e/test_metrics.py", "e2e/test_sctp.py", "e2e/test_terminal.py",
                  "e2e/test_extending.py", "e2e/test_api.py", "e2e/test_host_network.py"),
     "shared 2": ("e2e/test_services.py", "e2e/test_storage.py", "e2e/test_images.py", "e2e/test_workloads.py",
-                 "e2e/test_cluster.py", "e2e/test_lifecycle.py", "e2e/test_security.py", "e2e/test_configuration.py"),
+                 "e2e/test_cluster.py", "e2e/test_lifecycle.py", "e2e/test_security.py", "e2e/test_configuration.py",
+                 "e2e/test_groups.py"),
     "testbed": ("testbed",),
 }  # fmt: skip
 OF_ONE_GROUP = ("bridged", "s3", "cluster", "bed_of_its_own")  # fixtures of a session that end with their group

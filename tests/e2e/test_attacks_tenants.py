@@ -16,6 +16,7 @@ import pytest
 from e2e.conftest import Kubectl
 from e2e.namespaces import Object, image, once, pod, service
 from e2e.podjobs import manifest, wait_for_phase
+from testbed.plan import GROUPS
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.bed, pytest.mark.timeout(400)]
 
 NAME, TEAM = "restricted", "team"
-OFFERED, WRITABLE = "offered", "open"
+OFFERED, WRITABLE, SURVEY = "offered", "open", GROUPS[1]
+NOT_STARTED = "{.status.containerStatuses[0].state.waiting.reason}=CreateContainerConfigError"
 # What the level `restricted` asks of a pod, so that an attack fails for what it attacks, and for nothing else.
 DROPPED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 ORDINARY = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -115,6 +117,14 @@ def volume(kind: str, **source: Any) -> Object:
     return {"volumes": [{"name": "v", kind: source}]}
 
 
+def claim(name: str, class_name: str, **annotations: str) -> Object:
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
+    return {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "annotations": annotations},
+        "spec": spec | {"storageClassName": class_name},
+    }  # fmt: skip
+
+
 @contextlib.contextmanager
 def up(user: User, name: str, *words: str) -> Iterator[Kubectl]:
     images = [word for of in ("busybox", "python") for word in ("--image", f"{of}.tar")]
@@ -132,7 +142,8 @@ def restricted(alice: User) -> Iterator[Kubectl]:
         (alice.home / name).chmod(0o777)
         (alice.home / name / "file").write_text("for all\n")
     home = f"/home/{alice.name}"
-    words = ("--allow-host-path", f"{home}/{OFFERED}", "--allow-host-path", f"{home}/{WRITABLE}:rw")
+    offered = (f"{home}/{OFFERED}", f"{home}/{WRITABLE}:rw", f"/home/{SURVEY.directory}")
+    words = [word for path in offered for word in ("--allow-host-path", path)]
     with up(alice, NAME, "--restricted", "--elastic", "0:0", *words) as made:
         yield made
 
@@ -273,13 +284,6 @@ def test_what_a_pod_reaches_over_the_network(restricted: Kubectl, tenant: PodRef
 def test_directories_of_the_host_are_those_that_were_listed(restricted: Kubectl, tenant: PodReference) -> None:
     """Through a claim, as the host's other users; and through no claim anything else."""
 
-    def claim(name: str, class_name: str, **annotations: str) -> Object:
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
-        return {
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "annotations": annotations},
-            "spec": spec | {"storageClassName": class_name},
-        }  # fmt: skip
-
     def using(name: str) -> Object:
         look = "cat /data/file; echo written > /data/by-bob; ls -a /data | wc -l"
         mounts = {"volumeMounts": [{"name": "v", "mountPath": "/data"}]}
@@ -310,6 +314,23 @@ def test_directories_of_the_host_are_those_that_were_listed(restricted: Kubectl,
     assert not (restricted.user.home / OFFERED / "by-bob").exists()
 
 
+def test_the_groups_of_the_user_are_not_the_tenants(restricted: Kubectl, tenant: PodReference) -> None:
+    """What only her groups may read stays closed, also in a directory that she has listed, and for the kubelet, too."""
+    alice = restricted.user
+    alice.run("sh", "-c", "mkdir -p /home/groups/survey/open; echo data > /home/groups/survey/open/file")
+    tenant.create(claim("survey", f"host-home-{SURVEY.directory.replace('/', '-')}"))
+    volumes = volume("persistentVolumeClaim", claimName="survey")
+    for name, mount in (("whole", {}), ("part", {"subPath": "open"})):
+        mounts = {"volumeMounts": [{"name": "v", "mountPath": "/data", **mount}]}
+        tenant.create(ordinary(once(name, "cat /data/file /data/open/file; id -G"), of_container=mounts, **volumes))
+    said = tenant.ended("whole").splitlines()
+    assert said[-1] == "1000", "its own group alone"
+    assert "data" not in said
+    tenant("wait", f"--for=jsonpath={NOT_STARTED}", "pod/part", "--timeout=60s")
+    tenant("delete", "pod/whole", "pod/part", "pvc/survey")
+    wait_until("the volumes to go", lambda: not restricted.json("get", "pv")["items"], limit=60, interval=0.5)
+
+
 def test_links_in_a_volume_lead_nowhere_else(tenant: PodReference) -> None:
     """The kubelet, which is the user, prepares what a pod calls a part of its volume."""
     made = ordinary(
@@ -322,8 +343,7 @@ def test_links_in_a_volume_lead_nowhere_else(tenant: PodReference) -> None:
         "securityContext": DROPPED, "volumeMounts": [{"name": "v", "mountPath": "/v"}],
     }  # fmt: skip
     tenant.create(made | {"spec": made["spec"] | {"initContainers": [first]}})
-    reason = "{.status.containerStatuses[0].state.waiting.reason}"
-    tenant("wait", f"--for=jsonpath={reason}=CreateContainerConfigError", "pod/linked", "--timeout=60s")
+    tenant("wait", f"--for=jsonpath={NOT_STARTED}", "pod/linked", "--timeout=60s")
     tenant("delete", "pod/linked")
 
 

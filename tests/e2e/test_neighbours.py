@@ -11,6 +11,7 @@ import pytest
 
 from e2e.conftest import Kubectl
 from e2e.left import no_process
+from testbed.plan import GROUPS
 
 if TYPE_CHECKING:
     from e2e.conftest import User
@@ -43,7 +44,12 @@ kind: Pod
 metadata: {name: client}
 spec:
   terminationGracePeriodSeconds: 0
-  containers: [{name: main, image: "localhost/pinnace-test/nettools:1", command: [sleep, "3600"]}]
+  volumes: [{name: groups, hostPath: {path: /home/groups}}]
+  containers:
+    - name: main
+      image: localhost/pinnace-test/nettools:1
+      command: [sleep, "3600"]
+      volumeMounts: [{name: groups, mountPath: /groups}]
 """
 PLACES = {
     "one": ["-w", "n3"],
@@ -58,6 +64,12 @@ def answers(kubectl: Kubectl) -> str:
     return kubectl("exec", "client", "--", "curl", "-sS", "-m", "20", f"http://{address}/").strip()
 
 
+def groups(kubectl: Kubectl) -> list[str]:
+    """The groups whose directories a pod can read."""
+    look = "for group in /groups/*; do ls $group > /dev/null 2>&1 && echo ${group##*/}; done; true"
+    return kubectl("exec", "client", "--", "sh", "-c", look).split()
+
+
 def test_three_clusters_of_two_users_share_a_host_and_nothing_else(alice: User, bob: User) -> None:
     shutil.copy(alice.home / "nettools.tar", bob.home)
     images = ["--image", "busybox.tar", "--image", "nettools.tar"]
@@ -70,6 +82,7 @@ def test_three_clusters_of_two_users_share_a_host_and_nothing_else(alice: User, 
         for name, kubectl in clusters.items():
             kubectl("wait", "--for=condition=Ready", "pod/web", "pod/client", "--timeout=90s")
             assert answers(kubectl) == name
+            assert groups(kubectl) == [group.name for group in GROUPS if kubectl.user.name in group.members]
             assert len(kubectl.json("get", "nodes")["items"]) == (2 if name == "two" else 1)
             assert len(kubectl.json("get", "pods")["items"]) == 2
         assert clusters["two"]("get", "pod", "web", "-o", "jsonpath={.status.podIP}").startswith("172.20.")

@@ -15,6 +15,7 @@ from e2e.conftest import Kubectl
 from e2e.left import no_process
 from e2e.podjobs import LIMIT, flags, job_of, log_of, manifest, status, wait_for_end, wait_for_phase
 from testbed.images import build_image
+from testbed.plan import GROUPS
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.bed, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PROJECT = GROUPS[0]
 IMAGE = "localhost/pinnace-test/openmpi:1"
 TWO = "--nodes=2 --ntasks-per-node=2"
 # That all ranks meet, between hosts and, in messages too large for a mailbox, on each host.
@@ -87,6 +89,7 @@ def base(jobs: Kubectl) -> Iterator[str]:
     jobs("create", "secret", "generic", "word", "--from-literal=word=hush-hush")
     jobs.apply(CLAIM)
     volumes: dict[str, dict[str, Any]] = {
+        "project": {"hostPath": {"path": f"/home/{PROJECT.directory}"}},
         "settings": {"configMap": {"name": "settings"}},
         "secret": {"secret": {"secretName": "word", "defaultMode": 0o400}},
         "together": {"persistentVolumeClaim": {"claimName": "together"}},
@@ -174,6 +177,16 @@ def test_ranks_see_what_the_container_sees(jobs: Kubectl, base: str) -> None:
     hosts = hosts_of(jobs, base)
     left = inside(jobs, "ls /together /own; ls /deep/er").stdout.split()
     assert left == ["/own:", "0", "/together:", "0", "1", "sub", *sorted(hosts)]
+
+
+def test_ranks_and_their_pod_have_the_users_groups(jobs: Kubectl, base: str) -> None:
+    """The pod is a job, and one of its ranks is on another host."""
+    touch = "touch /project/of-$(hostname)"
+    inside(jobs, f"umask 007; {touch}; srun --ntasks=2 --nodes=2 sh -c '{touch}'")
+    project = jobs.user.home.parent / PROJECT.directory
+    for name in (base, *hosts_of(jobs, base)):
+        made = (project / f"of-{name}").stat()
+        assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (jobs.user.uid, PROJECT.gid, 0o660), name
 
 
 def test_streams_directory_and_exit_codes(jobs: Kubectl, base: str) -> None:
@@ -271,7 +284,7 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
         "alone": manifest("alone", ["sh", "-c", host]),
         "other": manifest(
             "other",
-            ["sh", "-c", f"id -u; srun python3 -c '{MEET}'"],
+            ["sh", "-c", f"id -u; srun python3 -c '{MEET}'; srun --nodes=1 --ntasks=1 id -G"],
             image=IMAGE,
             metadata=flags("--nodes=3 --ntasks-per-node=2"),
             securityContext={"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1234},
@@ -287,7 +300,7 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
     said = {name: (wait_for_phase(jobs, name, "Succeeded", "Failed")["phase"], log_of(jobs, name)) for name in pods}
     assert said["once"] == ("Failed", "4\n")
     assert said["alone"] == ("Succeeded", "rank\nrank\n")
-    assert said["other"] == ("Succeeded", f"1000\n6 3 2 {jobs.user.uid}\n")
+    assert said["other"] == ("Succeeded", f"1000\n6 3 2 {jobs.user.uid}\n{jobs.user.uid} 1234\n")
     assert said["lacking"][0] == "Failed"
     assert "mpiexec" in said["lacking"][1]
     assert "there is no such program in the image" in said["lacking"][1]

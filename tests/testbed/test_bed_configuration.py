@@ -75,6 +75,12 @@ def test_a_group_keeps_its_members() -> None:
     assert "adm:x:4:root,ci" in lines(etcfiles.group("adm:x:4:root,ci\n"))
 
 
+def test_people_share_groups() -> None:
+    text = lines(etcfiles.group("project:x:900:ci\nother:x:64041:ci\n"))
+    assert text[-2:] == ["project:x:64040:alice,bob,carol", "survey:x:64041:alice"]
+    assert not [line for line in text if line.endswith(":ci")], "they have the bed's names and ids"
+
+
 def test_nobody_has_a_password() -> None:
     assert {row[1] for row in map(split, lines(etcfiles.shadow()))} == {"*"}
 

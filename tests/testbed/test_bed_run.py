@@ -103,6 +103,15 @@ def test_ids_are_the_users(bed: Bed, user: str) -> None:
     assert bed.run(["id", "-G"], user=user).stdout.split()[0] == str(uid)
 
 
+def test_groups_share_directories_in_jobs_too(bed: Bed) -> None:
+    write = ["sh", "-c", "umask 007; echo $USER > /home/groups/project/$USER; stat -c %G:%a /home/groups/project/$USER"]
+    for user, prefix in (("alice", []), ("bob", ["srun"]), ("carol", ["srun"])):
+        assert bed.run([*prefix, *write], user=user).stdout == "project:660\n"
+    assert "denied" in bed.run(["ls", "/home/groups/project"], user="dave", check=False).stderr
+    assert "denied" in bed.run(["srun", "ls", "/home/groups/survey"], user="bob", check=False).stderr
+    bed.run(["srun", "ls", "/home/groups/survey"])
+
+
 def test_users_exist_in_the_bed_only(bed: Bed) -> None:
     assert subprocess.run(["getent", "passwd", "alice"], check=False, timeout=LIMIT).returncode != 0
     assert bed.run(["getent", "passwd", "alice"], on="n1").stdout.startswith("alice:")

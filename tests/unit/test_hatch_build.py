@@ -11,6 +11,7 @@ import pytest
 import hatch_build
 from pinnace.network import c_library, native_packet_loop
 from pinnace.network.native import library
+from pinnace.sandbox import keeping_groups
 
 PROJECT = Path(hatch_build.__file__).parent
 C_LIBRARY = f"{hatch_build.NETWORK}/c_library.py"
@@ -20,37 +21,44 @@ needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A source tree with what a build needs alone."""
-    for directory in hatch_build.LIBRARIES.values():
+    for directory in hatch_build.TARGETS.values():
         shutil.copytree(PROJECT / directory, tmp_path / directory)
     shutil.copy(PROJECT / C_LIBRARY, tmp_path / C_LIBRARY)
     return tmp_path
 
 
 @needs_compiler
-@pytest.mark.parametrize("directory", hatch_build.LIBRARIES.values())
-def test_the_sources_have_no_warnings(directory: str, tmp_path: Path) -> None:
-    argv = hatch_build.compile_argv("cc", c_library.sources(PROJECT / directory), tmp_path / "library.so", "")
+@pytest.mark.parametrize("target", hatch_build.TARGETS)
+def test_the_sources_have_no_warnings(target: str, tmp_path: Path) -> None:
+    files = c_library.sources(PROJECT / hatch_build.TARGETS[target])
+    argv = hatch_build.compile_argv("cc", target, files, tmp_path / "built", "")
     subprocess.run([*argv, "-Werror", "-Wconversion", "-Wshadow"], check=True, timeout=60)
 
 
 @needs_compiler
-def test_libraries_are_built_that_fit_their_sources(tree: Path) -> None:
-    for built in hatch_build.build(tree):
-        assert c_library.load(tree / built, c_library.sources(tree / hatch_build.LIBRARIES[built]))
+def test_what_is_built_fits_its_sources(tree: Path) -> None:
+    assert hatch_build.build(tree) == [*hatch_build.TARGETS]
+    for built, directory in hatch_build.LIBRARIES.items():
+        assert c_library.load(tree / built, c_library.sources(tree / directory))
+    for built, directory in hatch_build.PROGRAMS.items():
+        assert c_library.is_program(tree / built, c_library.sources(tree / directory))
+        (tree / directory / "more.h").touch()
+        assert not c_library.is_program(tree / built, c_library.sources(tree / directory))
 
 
 @needs_compiler
-def test_the_libraries_in_this_tree_are_not_older_than_their_sources() -> None:
-    """`make setup` builds them."""
+def test_what_is_built_in_this_tree_is_not_older_than_its_sources() -> None:
+    """`make setup` builds it."""
     native_packet_loop.load()
     library.load()
+    assert keeping_groups.keeper_argv() == [str(keeping_groups.PROGRAM)]
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"], ids=["none", "broken"])
-def test_without_a_compiler_no_old_library_is_left(tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+def test_without_a_compiler_nothing_old_is_left(tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     """Such as one without the C library's headers."""
     monkeypatch.setenv("CC", compiler)
-    old = [tree / name for name in hatch_build.LIBRARIES]
+    old = [tree / name for name in hatch_build.TARGETS]
     for path in old:
         path.touch()
     assert hatch_build.build(tree) == []

@@ -1,4 +1,4 @@
-"""Loads what we have in C: shared libraries that ``hatch_build.py`` has built beside their sources.
+"""Loads what we have in C: shared libraries and programs that ``hatch_build.py`` has built beside their sources.
 
 Each contains the checksum of the sources that it was built from. One that is older than they are is not used.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,3 +40,11 @@ def load(library: Path, files: Iterable[Path]) -> ctypes.CDLL:
     if built_from != checksum(files).encode():
         raise LibraryError(f"{library.name} was not built from the sources that are installed beside it")
     return loaded
+
+
+def is_program(program: Path, files: Iterable[Path]) -> bool:
+    """Whether a program is there that was built from these files."""
+    try:
+        return os.access(program, os.X_OK) and checksum(files).encode() in program.read_bytes()
+    except OSError:
+        return False

@@ -140,7 +140,9 @@ class Agent:
         self._write_record(links_at, sockets_at, proxy_at.api)
         wake, signals = watch_signals()
         self.monitor, line = namespaces.start(
-            lambda line: run_init(node, line, self.name_servers, self.lease), self._cleanup()
+            lambda line: run_init(node, line, self.name_servers, self.lease),
+            self._cleanup(),
+            drop_groups=node.cluster.restriction is not None,  # tenants are not the user
         )
         self.init = Channel(line)
         fabric = self._receive_fabric()

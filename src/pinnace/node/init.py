@@ -29,6 +29,7 @@ from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy
 from pinnace.podjobs.ranks import launcher as ranks
 from pinnace.sandbox.environment import restrict_environment
 from pinnace.sandbox.ids import last_id
+from pinnace.sandbox.keeping_groups import has_groups
 from pinnace.sandbox.linux import sethostname
 from pinnace.sandbox.mounts import VOLUMES, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
@@ -74,6 +75,7 @@ class Init:
         self.ending = False
         self.run_directory = RUN
         self.notify = str(NOTIFY_SOCKET) if node.has_native_sockets else ""
+        self.keeps_groups = False  # whether containers can keep groups of the user
 
     def run(self) -> None:
         wake = wake_on_signals()
@@ -83,10 +85,13 @@ class Init:
         self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             ignore_id_changes()
+        else:
+            self.keeps_groups = has_groups()
         edits = Edits(
             launcher=ranks.added(self.node, os.environ) if self.node.has_ranks else None,
             host=partial(host_network.describe, self.node, RUN),
             notify=self.notify,
+            keep_groups=self.keeps_groups,
         )
         bundles = Requests(RUN / "bundles")
         self._services()

@@ -48,13 +48,11 @@ def enter_users(pid: int) -> None:
 
 
 def become_root_of(pid: int, namespaces: Mapping[str, int] = FILES) -> bool:
-    """Enter the namespaces of a node's process as root, and drop our groups on the host where that is allowed.
+    """Enter the namespaces of a node's process as root, with the user's groups (see ``keeping_groups``).
 
     Returns what ``enter`` does.
     """
     many = enter(pid, namespaces)
-    if many:
-        os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     return many

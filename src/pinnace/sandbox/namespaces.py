@@ -82,10 +82,13 @@ def map_ids(pid: int) -> bytes:
     return MANY_USERS
 
 
-def start(init: Callable[[socket.socket], None], cleanup: Cleanup) -> tuple[int, socket.socket]:
+def start(
+    init: Callable[[socket.socket], None], cleanup: Cleanup, *, drop_groups: bool = False
+) -> tuple[int, socket.socket]:
     """Make the namespaces and run ``init`` as their first process. Returns the monitor's PID and a socket to init.
 
     ``init`` makes the mount namespace itself (see ``mounts.mount_node``), and reports over the socket why it fails.
+    ``drop_groups`` drops the user's supplementary groups, which the kernel allows where there are subordinate IDs.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()
@@ -94,7 +97,7 @@ def start(init: Callable[[socket.socket], None], cleanup: Cleanup) -> tuple[int,
         try:
             ours.close()
             ready_ours.close()
-            code = _monitor(init, theirs, ready_theirs, cleanup)
+            code = _monitor(init, theirs, ready_theirs, cleanup, drop_groups=drop_groups)
         except BaseException:  # noqa: BLE001 - a forked process must not return into the caller
             traceback.print_exc()
             code = 1
@@ -132,14 +135,14 @@ def as_root(work: Callable[[], bool]) -> bool:
     return status == 0
 
 
-def _become_root(ready: socket.socket) -> bool:
+def _become_root(ready: socket.socket, *, drop_groups: bool = False) -> bool:
     """Enter a new user namespace, whose IDs the process at the other end of ``ready`` maps. Whether it has."""
     unshare(CLONE_NEWUSER)
     ready.send(USERNS_READY)
     users = ready.recv(1)
     if users not in {ONE_USER, MANY_USERS}:
         return False
-    if users == MANY_USERS:
+    if users == MANY_USERS and drop_groups:
         os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
@@ -147,10 +150,15 @@ def _become_root(ready: socket.socket) -> bool:
 
 
 def _monitor(
-    init: Callable[[socket.socket], None], channel: socket.socket, ready: socket.socket, cleanup: Cleanup
+    init: Callable[[socket.socket], None],
+    channel: socket.socket,
+    ready: socket.socket,
+    cleanup: Cleanup,
+    *,
+    drop_groups: bool,
 ) -> int:
     """Start init in its namespaces, wait for its end, and clean up. Returns the exit code."""
-    if not _become_root(ready):
+    if not _become_root(ready, drop_groups=drop_groups):
         return 1
     sweeper = os.fork()  # before the PID namespace is made: its processes die with init
     if sweeper == 0:

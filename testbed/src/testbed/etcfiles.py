@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from testbed.plan import SYSTEM_USERS, USERS, Plan, User
+from testbed.plan import GROUPS, SYSTEM_USERS, USERS, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,20 +20,23 @@ def without(text: str, names: set[str], ids: set[str]) -> list[str]:
     return [line for line in lines if line.split(":")[0] not in names and line.split(":")[2] not in ids]
 
 
-def merge(text: str, users: Iterable[User], lines: Iterable[str]) -> str:
-    users = tuple(users)
-    kept = without(text, {user.name for user in users}, {str(user.uid) for user in users})
+def merge(text: str, ids: dict[str, int], lines: Iterable[str]) -> str:
+    kept = without(text, set(ids), set(map(str, ids.values())))
     return "\n".join([*kept, *lines]) + "\n"
 
 
 def passwd(machine: str) -> str:
     users = (*SYSTEM_USERS, *USERS)
-    return merge(machine, users, (f"{u.name}:x:{u.uid}:{u.uid}::{u.home}:{u.shell}" for u in users))
+    ids = {user.name: user.uid for user in users}
+    return merge(machine, ids, (f"{u.name}:x:{u.uid}:{u.uid}::{u.home}:{u.shell}" for u in users))
 
 
 def group(machine: str) -> str:
-    users = (*SYSTEM_USERS, *USERS)
-    return merge(machine, users, (f"{u.name}:x:{u.uid}:" for u in users))
+    """A group for each user, and those of several."""
+    own = {user.name: user.uid for user in (*SYSTEM_USERS, *USERS)}
+    ids = own | {group.name: group.gid for group in GROUPS}
+    members = {group.name: ",".join(group.members) for group in GROUPS}
+    return merge(machine, ids, (f"{name}:x:{gid}:{members.get(name, '')}" for name, gid in ids.items()))
 
 
 def shadow() -> str:

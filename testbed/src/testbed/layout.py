@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from testbed import etcfiles, slurmconf
 from testbed.errors import BedError
-from testbed.plan import SYSTEM_USERS, USERS, Host, Plan
+from testbed.plan import GROUPS, SYSTEM_USERS, USERS, Host, Plan
 
 if TYPE_CHECKING:
     from testbed.state import Directories
@@ -37,6 +37,11 @@ def lay_out(plan: Plan, directories: Directories, controllers: frozenset[str]) -
         write(home / ".profile", etcfiles.profile(), owner=user.name)
         os.chown(home, user.uid, user.uid)
         home.chmod(0o700)
+    for group in GROUPS:
+        directory = directories.home / group.directory
+        directory.mkdir(parents=True)
+        os.chown(directory, 0, group.gid)
+        directory.chmod(0o2770)
     for host in plan.linked:
         lay_out_host(host, directories.host(host.name))
     directories.host(plan.switch.name).mkdir()

@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.errors import UsageError
 
-__all__ = ["MAX_HOSTS", "SYSTEM_USERS", "USERS", "Host", "Plan", "Role", "User"]
+__all__ = ["GROUPS", "MAX_HOSTS", "SYSTEM_USERS", "USERS", "Group", "Host", "Plan", "Role", "User"]
 
 CLUSTER_NETWORK = IPv4Network("10.50.0.0/24")
 OUTSIDE_NETWORK = IPv4Network("198.51.100.0/24")  # TEST-NET-2 of RFC 5737: nobody's real addresses
@@ -57,6 +57,26 @@ USERS = (
     person("bob", FIRST_UID + 1, subids=300_000, account="research"),
     person("carol", FIRST_UID + 2, account="research"),  # a site without /etc/subuid
     person("dave", FIRST_UID + 3),  # a system account that Slurm does not know
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A group of people with a directory that is closed to everybody else, on the shared file system."""
+
+    name: str
+    gid: int
+    members: tuple[str, ...]
+
+    @property
+    def directory(self) -> str:
+        """Its path below /home."""
+        return f"groups/{self.name}"
+
+
+GROUPS = (
+    Group(name="project", gid=64040, members=("alice", "bob", "carol")),
+    Group(name="survey", gid=64041, members=("alice",)),
 )
 
 # Fixed ids, whatever the machine's packages chose: the cached database must belong to the same user tomorrow.

@@ -16,6 +16,8 @@ from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
 from pinnace.node.services import host_network
 from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
+from pinnace.node.services.user_groups import ANNOTATION as USER_GROUPS
+from pinnace.sandbox.keeping_groups import keeper_argv
 from pinnace.spec import read_json
 
 if TYPE_CHECKING:
@@ -62,8 +64,11 @@ def _runtimes(init: Init) -> str:
     """The runtime handlers, and the programs that they name."""
     node, requests = init.node, str(init.run_directory / "bundles")
 
+    keeper = keeper_argv() if init.keeps_groups else ()
+
     def wrapper(handler: str) -> str:
-        script = wrapper_script(node.binary("runc"), requests, launcher=node.has_ranks, handler=handler)
+        runc = node.binary("runc")
+        script = wrapper_script(runc, requests, launcher=node.has_ranks, handler=handler, keeper=keeper)
         return init.write(handler, script, 0o755)
 
     runtimes = runtime_toml(DEFAULT_HANDLER, wrapper(DEFAULT_HANDLER))
@@ -128,7 +133,7 @@ def runtime_toml(handler: str, runc: str, *, shim: str = "", cni_config: str = "
     return f"""
 {table}]
 runtime_type = "io.containerd.runc.v2"
-pod_annotations = [{json.dumps(NATIVE_SOCKETS)}]
+pod_annotations = {json.dumps([NATIVE_SOCKETS, USER_GROUPS])}
 runtime_path = {json.dumps(shim)}
 cni_conf_dir = {json.dumps(cni_config)}
 

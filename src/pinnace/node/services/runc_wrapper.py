@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import HOST_NETWORK
 from pinnace.network.native.profile import with_notifications
-from pinnace.node.services import host_network
+from pinnace.node.services import host_network, user_groups
+from pinnace.podjobs.ranks.container import TASKS
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pinnace.node.services.host_network import Host
 
@@ -33,11 +34,19 @@ DONE = "done"
 DEFAULT_HANDLER = "runc"  # containerd's runtime handler of pods without a RuntimeClass
 
 
-def wrapper_script(runc: str, ask: str, *, launcher: bool, handler: str = DEFAULT_HANDLER) -> str:
+def wrapper_script(
+    runc: str,
+    ask: str,
+    *,
+    launcher: bool,
+    handler: str = DEFAULT_HANDLER,
+    keeper: Sequence[str] = (),
+    bundles: str = TASKS,
+) -> str:
     """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
 
     Only where there is something to add to its environment does `kubectl exec`, which probes use too, have anything
-    edited.
+    edited. ``keeper`` is the command behind which runc keeps the user's groups, for containers that shall have them.
     """
     kinds = "create | exec" if launcher or handler == HOST_NETWORK else "create"
     return f"""#!/bin/sh
@@ -54,8 +63,14 @@ if [ -n "$kind" ] && [ -n "$file" ]; then
   exec 9>&-
   [ "$answer" = "{DONE}" ] || {{ echo "$answer" >&2; exit 1; }}
 fi
-exec {shlex.quote(runc)} "$@"
+{keep_groups(runc, keeper, bundles) if keeper else ""}exec {shlex.quote(runc)} "$@"
 """
+
+
+def keep_groups(runc: str, keeper: Sequence[str], bundles: str) -> str:
+    """The wrapper's line for containers with a mark. ``create`` and ``exec`` name a file, and the container last."""
+    mark = f'{shlex.quote(bundles)}/"$previous"/{user_groups.MARK}'
+    return f'[ -n "$file" ] && [ -e {mark} ] && exec {shlex.join([*keeper, runc])} "$@"\n'
 
 
 def without_cgroups(config: dict[str, Any]) -> dict[str, Any]:
@@ -146,12 +161,13 @@ class Edits:
     """What a node adds to its containers.
 
     ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
-    socket to which their calls are sent for native sockets.
+    socket to which their calls are sent for native sockets. ``keep_groups``: whether the user has groups to keep.
     """
 
     launcher: dict[str, Any] | None
     host: Callable[[], Host]
     notify: str
+    keep_groups: bool = False
 
 
 def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
@@ -168,6 +184,8 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
         about = with_launcher(about, added) if added else about
         if edits.notify:
             about = with_notifications(about, edits.notify, is_nodes_network)
+        if edits.keep_groups and user_groups.keeps_groups(about, path.parent / "rootfs"):
+            (path.parent / user_groups.MARK).touch()
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about

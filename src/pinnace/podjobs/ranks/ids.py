@@ -14,11 +14,16 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessCredentials:
-    """Credentials of a process, in the IDs of the node. ``capabilities`` is its bounding set."""
+    """Credentials of a process, in the IDs of the node. ``capabilities`` is its bounding set.
+
+    ``users_groups``: it has the user's supplementary groups, which the node does not know; ``groups`` are those that it
+    knows.
+    """
 
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
+    users_groups: bool = False
     umask: int = 0o022
     capabilities: int = 0
 
@@ -41,16 +46,17 @@ def node_id(outside: int, id_map: str) -> int:
 def credentials_of(status: str, uid_map: str, gid_map: str) -> ProcessCredentials:
     """The credentials of a process, from its /proc/PID/status as read on the host."""
     fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.split("\n"))}
-    known = []
+    known, users_groups = [], False
     for group in map(int, fields["Groups"]):
         try:
             known.append(node_id(group, gid_map))
-        except ValueError:  # a group of the user on the host, which cannot be dropped where only one ID is mapped
-            continue
+        except ValueError:
+            users_groups = True  # all of them: it has never called setgroups(2), which could not have named this one
     return ProcessCredentials(
         uid=node_id(int(fields["Uid"][1]), uid_map),
         gid=node_id(int(fields["Gid"][1]), gid_map),
         groups=tuple(known),
+        users_groups=users_groups,
         umask=int(fields["Umask"][0], 8),
         capabilities=int(fields["CapBnd"][0], 16),
     )

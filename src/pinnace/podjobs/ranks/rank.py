@@ -69,7 +69,8 @@ def main(argv: list[str]) -> int:
     keep_capabilities(identity.capabilities)
     no_new_privileges()
     if many_users:
-        os.setgroups([swap_id(group, gid, identity.gid) for group in identity.groups])
+        if not identity.users_groups:  # else we have them, from Slurm
+            os.setgroups([swap_id(group, gid, identity.gid) for group in identity.groups])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     else:

@@ -28,6 +28,7 @@ from pinnace.node.services.runc_wrapper import (
     without_cgroups,
     wrapper_script,
 )
+from pinnace.node.services.user_groups import MARK
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
@@ -122,17 +123,26 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     """The wrapper, with a runtime that shows how it was called and what it found, and somebody who answers it."""
     requests = Requests(tmp_path / "ask")
     runtime = tmp_path / "runc it is"
-    runtime.write_text('#!/bin/sh\necho "$@"; ls /proc/self/fd; cat "$3"*\n')
+    runtime.write_text('#!/bin/sh\necho "$@"; ls /proc/self/fd; cat "$3"*; echo "$KEPT"\n')
     runtime.chmod(0o755)
     script = tmp_path / "wrapper"
 
     def run(*words: str, handler: str = DEFAULT_HANDLER) -> subprocess.CompletedProcess[str]:
-        script.write_text(wrapper_script(str(runtime), str(tmp_path / "ask"), launcher=True, handler=handler))
+        script.write_text(
+            wrapper_script(
+                str(runtime),
+                str(tmp_path / "ask"),
+                launcher=True,
+                handler=handler,
+                keeper=["/usr/bin/env", "KEPT=the groups"],
+                bundles=str(tmp_path / "all bundles"),
+            )
+        )
         script.chmod(0o755)
         with subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             if select.select([requests.descriptor], [], [], 10 if words[0] in {"create", "exec"} else 0)[0]:
                 for request in requests.read():
-                    answer(request, Edits(launcher=ADDED, host=lambda: HOST, notify=""))
+                    answer(request, Edits(launcher=ADDED, host=lambda: HOST, notify="", keep_groups=True))
             output, errors = process.communicate(timeout=10)
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
@@ -190,6 +200,25 @@ def test_only_where_there_is_something_to_add_does_exec_ask_for_anything() -> No
     assert "create | exec)" in wrapper_script("runc", "ask", launcher=True)
     assert "create | exec)" in wrapper_script("runc", "ask", launcher=False, handler=HOST_NETWORK)
     assert "exec)" not in wrapper_script("runc", "ask", launcher=False)
+
+
+def test_a_container_that_keeps_the_users_groups_does_so_in_all_that_is_executed_in_it(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    for name, groups, kept in (("of the user", [0], True), ("of its own", [0, 1234], False)):
+        bundle = tmp_path / "all bundles" / name
+        bundle.mkdir(parents=True)
+        user = {"uid": 0, "gid": 0, "additionalGids": groups}
+        config = sandbox("network", kind="container") | {"mounts": [], "process": process() | {"user": user}}
+        (bundle / "config.json").write_text(json.dumps(config))
+        (tmp_path / "process").write_text(json.dumps(process()))
+        assert ("the groups" in wrapped("create", "--bundle", str(bundle), name).stdout) is kept
+        assert ("the groups" in wrapped("exec", "--process", str(tmp_path / "process"), name).stdout) is kept
+        assert "the groups" not in wrapped("delete", "--force", name).stdout, "this changes no user"
+
+
+def test_without_groups_to_keep_the_wrapper_does_not_look_for_them() -> None:
+    assert MARK not in wrapper_script("runc", "ask", launcher=False)
 
 
 def test_all_else_is_none_of_our_business(wrapped: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -68,8 +68,10 @@ def test_who_asks() -> None:
         "Name:\tsrun\nUmask:\t0027\nUid:\t200999\t200999\t200999\t200999\nGid:\t2001\t2001\t0\t0\nGroups:\t200033 7 \n"
         "CapBnd:\t00000000a80425fb\n"
     )
-    asked = ProcessCredentials(uid=1000, gid=0, groups=(34,), umask=0o027, capabilities=0xA80425FB)
-    assert credentials_of(status, MANY, MANY) == asked
+    asked = ProcessCredentials(uid=1000, gid=0, groups=(34,), users_groups=True, umask=0o027, capabilities=0xA80425FB)
+    assert credentials_of(status, MANY, MANY) == asked == ProcessCredentials.from_json(asked.to_json())
+    own = credentials_of(status.replace("200033 7", "200033"), MANY, MANY)
+    assert (own.groups, own.users_groups) == ((34,), False)
     assert node_id(2001, ONE) == 0
     with pytest.raises(ValueError, match="200000"):
         node_id(200000, ONE)
