@@ -2,7 +2,8 @@
 
 Slurm never delegates cgroups to users, so there is none that a container could be put into; and what the host mounted
 read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
-``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace.
+``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace. Limits are kept
+by other means (see ``node.limits``), which hear of a container when it is created, started and updated.
 
 A shim calls the runtime a dozen times per container, so the wrapper is a few lines of shell. It has the one file edited
 by the node's init, which has Python running: it writes a line into a FIFO, and reads the answer from another.
@@ -18,13 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import HOST_NETWORK
+from pinnace.controlplane.tasks import TASKS
 from pinnace.network.native.profile import with_notifications
+from pinnace.node.limits.affinity import AFFINITY
+from pinnace.node.limits.limiter import with_affinity
 from pinnace.node.services import host_network
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.node.limits.limiter import Limiter
     from pinnace.node.services.host_network import Host
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -33,26 +38,35 @@ DONE = "done"
 DEFAULT_HANDLER = "runc"  # containerd's runtime handler of pods without a RuntimeClass
 
 
-def wrapper_script(runc: str, ask: str, *, launcher: bool, handler: str = DEFAULT_HANDLER) -> str:
+def wrapper_script(
+    runc: str, ask: str, *, launcher: bool, handler: str = DEFAULT_HANDLER, tasks: str = str(TASKS)
+) -> str:
     """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
 
-    Only where there is something to add to its environment does `kubectl exec`, which probes use too, have anything
-    edited.
+    Only where there is something to add to its environment, or its container has CPUs of its own, does `kubectl exec`,
+    which probes use too, have anything edited. `update` is not runc's: it could only change a cgroup.
     """
-    kinds = "create | exec" if launcher or handler == HOST_NETWORK else "create"
+    edited = "true" if launcher or handler == HOST_NETWORK else "false"
     return f"""#!/bin/sh
 for word in "$@"; do
   [ "$previous" = --bundle ] && file=$word/config.json
   [ "$previous" = --process ] && file=$word
-  case $word in {kinds}) kind=$word ;; esac
+  case $word in create | exec | start | update) kind=$word ;; esac
   previous=$word
 done
+bundle={shlex.quote(tasks)}/$word
+case $kind in
+  exec) {edited} || [ -e "$bundle/{AFFINITY}" ] || kind= ;;
+  start) [ -e "$bundle/{AFFINITY}" ] && file=$bundle/start ;;
+  update) file=$bundle/update && cat >"$file" || exit 1 ;;
+esac
 if [ -n "$kind" ] && [ -n "$file" ]; then
   mkfifo -m 600 "$file.answer" && exec 9<>"$file.answer" &&
-    echo "$kind {handler} $file" 1<>{shlex.quote(ask)} && read -r answer <&9
+    echo "$kind {handler} $word $file" 1<>{shlex.quote(ask)} && read -r answer <&9
   rm -f "$file.answer"
   exec 9>&-
   [ "$answer" = "{DONE}" ] || {{ echo "$answer" >&2; exit 1; }}
+  [ "$kind" = update ] && exit 0
 fi
 exec {shlex.quote(runc)} "$@"
 """
@@ -146,21 +160,31 @@ class Edits:
     """What a node adds to its containers.
 
     ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
-    socket to which their calls are sent for native sockets.
+    socket to which their calls are sent for native sockets. ``limiter`` makes their limits hold.
     """
 
     launcher: dict[str, Any] | None
     host: Callable[[], Host]
     notify: str
+    limiter: Limiter
 
 
-def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
+def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None) -> None:
     """The configuration of a container that is created, or of a process that is executed in one.
 
-    ``host`` is the host of a container in the host's network.
+    ``host`` is the host of a container in the host's network. When a container is started or updated, ``path`` is not
+    a configuration of runc's.
     """
+    limiter, home = edits.limiter, edits.limiter.tasks / container
+    if kind == "start":
+        limiter.started(home)
+        return
     about, added = json.loads(path.read_text()), edits.launcher
+    if kind == "update":
+        limiter.updated(about, home)
+        return
     if kind == "create":
+        limiter.created(about, path.parent)
         about = host_network.on_host_network(about, host, path.parent) if host else about
         bundle = keeping_read_only(without_cgroups(about), is_read_only)
         last = last_id(Path("/proc/self/gid_map").read_text())
@@ -171,14 +195,15 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about
+        about = with_affinity(about, home)
     path.write_text(json.dumps(about))
 
 
 def answer(request: str, edits: Edits) -> None:
     """Do what a wrapper has asked for, and say so; or why not."""
-    kind, handler, name = request.split(" ", 2)
+    kind, handler, container, name = request.split(" ", 3)
     try:
-        edit(kind, Path(name), edits, edits.host() if handler == HOST_NETWORK else None)
+        edit(kind, container, Path(name), edits, edits.host() if handler == HOST_NETWORK else None)
         word = DONE
     except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
         word = f"pinnace could not edit {name}: {error!r}"

@@ -9,7 +9,6 @@ the whole job uses. This counts processes instead. It answers metrics-server, wh
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import ssl
 import sys
@@ -17,13 +16,11 @@ import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
-from pinnace.controlplane.drain import TASKS
 from pinnace.controlplane.metrics import USAGE_PATH, USAGE_PORT, USER
 from pinnace.network import one_client
+from pinnace.node.containers import PROC, mount_namespace, read_containers
 
-PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
 MIN_CPU_SECONDS = 1 / TICKS  # metrics-server takes zero for "not measured", and the kernel counts whole ticks
 
@@ -39,14 +36,6 @@ class Process:
     started: float  # seconds after the host's start
     private: int  # bytes
     shared: int  # bytes of files and shared memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    namespace: str
-    pod: str
-    name: str
-    pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,25 +71,7 @@ def read_processes() -> dict[int, Process]:
                     (path / "stat").read_text(errors="replace"),
                     (path / "status").read_text(errors="replace"),
                 )
-                found[int(path.name)] = parse_process(int(path.name), stat, status, str((path / "ns/mnt").readlink()))
-    return found
-
-
-def read_containers(tasks: Path = TASKS) -> list[Container]:
-    """The running containers, without those that only hold a pod's namespaces."""
-    found = []
-    for bundle in tasks.iterdir() if tasks.is_dir() else ():
-        with contextlib.suppress(OSError, ValueError, KeyError):  # it has just ended, or has not begun
-            notes = json.loads((bundle / "config.json").read_text())["annotations"]
-            if notes["io.kubernetes.cri.container-type"] == "container":
-                found.append(
-                    Container(
-                        namespace=notes["io.kubernetes.cri.sandbox-namespace"],
-                        pod=notes["io.kubernetes.cri.sandbox-name"],
-                        name=notes["io.kubernetes.cri.container-name"],
-                        pid=int((bundle / "init.pid").read_text()),
-                    )
-                )
+                found[int(path.name)] = parse_process(int(path.name), stat, status, mount_namespace(path.name))
     return found
 
 
