@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinnace.node.limits.affinity import CpuPool
+    from pinnace.node.limits.eviction import Eviction
 
 CPUS_INTERVAL = 5.0  # seconds between looks whether containers are on the CPUs that they should be on
 START_INTERVAL = 0.1  # seconds between looks whether a container that was created has a process
 START_LIMIT = 120.0  # seconds for that
+EVICTION_INTERVAL = 0.2  # seconds between looks whether an eviction is done
 PUBLISH_INTERVAL = 0.01  # seconds between looks whether containerd was told
 PUBLISH_LIMIT = 3.0  # seconds for that; containerd may be starting again
 PUBLISH_RETRY = 0.2  # seconds between attempts
@@ -107,6 +109,7 @@ class LimitsService:
     watched: dict[str, Watched] = field(default_factory=dict)
     kills: dict[str, Kill] = field(default_factory=dict)
     cpus_due: float = 0.0
+    eviction: Eviction | None = None
     confined: bool = False  # whether any container is confined to some CPUs
 
     def run(self) -> None:
@@ -145,6 +148,8 @@ class LimitsService:
             self._look(now)
         self._finish()
         self._cpus(now)
+        if self.eviction:
+            self.eviction.step(now)
         return self._pause()
 
     def _begin(self, now: float) -> None:
@@ -241,4 +246,5 @@ class LimitsService:
         times += [START_INTERVAL] if self.waiting else []
         times += [PUBLISH_INTERVAL] if self.kills else []
         times += [self.cpus_due - now] if self.confined else []
+        times += [max(self.eviction.due - now, EVICTION_INTERVAL)] if self.eviction else []
         return max(0.0, min(times)) if times else None

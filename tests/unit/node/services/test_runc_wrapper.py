@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -146,8 +147,8 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
         pipe = subprocess.PIPE
         with subprocess.Popen([script, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
             assert process.stdin
-            process.stdin.write(said)
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(said)
             process.stdin = None
             asks = words[0] == "create" or (tmp_path / "tasks" / words[-1] / AFFINITY).exists()  # else it must not
             if select.select([requests.descriptor], [], [], 10 if asks or launcher else 0.2)[0]:

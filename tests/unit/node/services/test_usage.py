@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from pinnace.node.containers import Container, read_containers
-from pinnace.node.services.usage import Meter, Process, owners, parse_process, read_processes, total
+from pinnace.node.processes import Process, owners, parse_process, read_processes, total
+from pinnace.node.services.usage import Meter
 
 if TYPE_CHECKING:
     from pathlib import Path
