@@ -81,8 +81,17 @@ def available(allocation: Allocation) -> int:
 
 def _resident() -> int:
     """As Slurm's gatherer counts, which ends jobs where there is no memory cgroup: what is shared counts for each."""
-    words = (read(f"/proc/{pid}/statm").split() for pid in all_pids())
-    return sum(int(word[1]) for word in words if word) * PAGE
+    return sum(_resident_pages(pid) for pid in all_pids()) * PAGE
+
+
+def _resident_pages(pid: str) -> int:
+    with contextlib.suppress(OSError):  # it has ended
+        statm = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int((os.read(statm, 128).split() or (b"", b"0"))[1])
+        finally:
+            os.close(statm)
+    return 0
 
 
 def _private() -> int:
