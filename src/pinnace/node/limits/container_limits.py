@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pinnace.sandbox.mountinfo import filesystem_of_device, mount_table
 LIMITS = "limits.json"  # in a bundle
 SHARES_PER_CPU = 1024
 GUARANTEED_SCORE = 2  # The kubelet gives at least 3 to pods of other classes, and -997 to Guaranteed ones.
+POD_SHM = re.compile(r".*/sandboxes/[^/]+/shm")  # where containerd keeps /dev/shm of a pod
 EMPTY_DIR = ("/kubernetes.io~empty-dir/", "/volume-subpaths/")  # in the paths of volumes that may be emptyDirs
 
 
@@ -86,18 +87,24 @@ def own_score() -> int:
 
 
 def volumes_in_memory(config: dict[str, Any]) -> tuple[str, ...]:
-    """The tmpfs that a container can write to and shares with its pod: emptyDirs in memory, and /dev/shm."""
-    sources = [
+    """The tmpfs that a container can write to and shares with its pod: emptyDirs in memory, and /dev/shm.
+
+    With ``hostIPC``, /dev/shm is the node's, and not of the pod.
+    """
+    return tuple(
         mount["source"]
         for mount in config.get("mounts", ())
         if mount.get("type") == "bind"
         and "ro" not in mount.get("options", ())
-        and (mount["destination"] == "/dev/shm" or any(part in mount["source"] for part in EMPTY_DIR))  # noqa: S108
-    ]
-    return tuple(source for source in sources if _is_tmpfs(source)) if sources else ()
+        and (POD_SHM.fullmatch(mount["source"]) or _is_memory_volume(mount["source"]))
+    )
 
 
-def _is_tmpfs(path: str) -> bool:
+def _is_memory_volume(path: str) -> bool:
+    """Most are directories on disk, and so no mounts: then the table of mounts, which may be long, is not read."""
     with contextlib.suppress(OSError):
-        return filesystem_of_device(os.stat(path).st_dev, mount_table()) == "tmpfs"  # noqa: PTH116
+        if any(part in path for part in EMPTY_DIR):
+            device = Path(path).stat().st_dev
+            above = Path(path).parent.stat().st_dev
+            return device != above and filesystem_of_device(device, mount_table()) == "tmpfs"
     return False
