@@ -23,11 +23,8 @@ from pinnace.network.no_proxy import no_proxy_variables
 from pinnace.node import messages, notify_keeper, shim_server
 from pinnace.node.forking import WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.limits import limiter
-from pinnace.node.limits import service as limits_service
 from pinnace.node.limits.affinity import CpuPool
-from pinnace.node.limits.eviction import Eviction
 from pinnace.node.limits.limiter import Limiter
-from pinnace.node.limits.service import LimitsService
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
 from pinnace.node.services import containerd, host_network, kube_proxy, kubelet
@@ -172,13 +169,14 @@ class Init:
     def _limits(self, pool: CpuPool) -> None:
         """What makes limits of containers hold."""
         Requests(RUN / limiter.FIFO)  # which is read by the service alone, and kept open here, so that nothing is lost
-        publish = limits_service.publish_argv(self.node.binary("containerd"), containerd.CONTAINERD_SOCKET)
-        node, kubeconfig = self.node, Path(self.node.secret(f"node-{self.node.name}.kubeconfig"))
-        # What is over the limit of a job that is one pod's is Slurm's to end, and to account.
-        eviction = None if node.pod else Eviction(allocation=node.allocation, kubeconfig=kubeconfig, node=node.name)
-        service = partial(LimitsService, tasks=TASKS, run_directory=RUN, pool=pool, publish=publish, eviction=eviction)
-        run = Function(work=lambda _channel: service().run(), log=self.logs / "limits.log")
+        run = Function(work=lambda _channel: self._serve_limits(pool), log=self.logs / "limits.log")
         self.supervisor.add(Service(name="limits", run=run))
+
+    def _serve_limits(self, pool: CpuPool) -> None:
+        """In a process of its own, which alone loads what it needs."""
+        from pinnace.node.limits import service  # noqa: PLC0415
+
+        service.serve(self.node, pool, RUN, containerd.CONTAINERD_SOCKET)
 
     def _registry(self) -> None:
         """Serves the user's images to this node's containerd."""

@@ -16,20 +16,22 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace.controlplane.tasks import TASKS
 from pinnace.node.containers import read_container
 from pinnace.node.limits import affinity
 from pinnace.node.limits.container_limits import LIMITS, ContainerLimits
+from pinnace.node.limits.eviction import Eviction
 from pinnace.node.limits.limiter import FIFO, LOCK
 from pinnace.node.limits.memory import ProcessTable, Watched, over_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from pinnace.node.limits.affinity import CpuPool
-    from pinnace.node.limits.eviction import Eviction
+    from pinnace.spec import NodeSpec
 
 CPUS_INTERVAL = 5.0  # seconds between looks whether containers are on the CPUs that they should be on
 START_INTERVAL = 0.1  # seconds between looks whether a container that was created has a process
@@ -248,3 +250,17 @@ class LimitsService:
         times += [self.cpus_due - now] if self.confined else []
         times += [max(self.eviction.due - now, EVICTION_INTERVAL)] if self.eviction else []
         return max(0.0, min(times)) if times else None
+
+
+def serve(node: NodeSpec, pool: CpuPool, run_directory: Path, containerd_socket: str) -> None:
+    """Be the service of a node."""
+    kubeconfig = Path(node.secret(f"node-{node.name}.kubeconfig"))
+    eviction = Eviction(allocation=node.allocation, kubeconfig=kubeconfig, node=node.name)
+    LimitsService(
+        tasks=TASKS,
+        run_directory=run_directory,
+        pool=pool,
+        publish=publish_argv(node.binary("containerd"), containerd_socket),
+        # What is over the limit of a job that is one pod's is Slurm's to end, and to account.
+        eviction=None if node.pod else eviction,
+    ).run()
