@@ -86,6 +86,8 @@ def here(cluster: Kubectl) -> Iterator[Namespace]:
         whole = {"resources": {"limits": {"cpu": "1", "memory": "32Mi"}}}
         here.create(
             with_neighbour(python("greedy", TAKE, "64Mi", **on_n1)),
+            with_neighbour(python("one-pid-namespace", TAKE, "64Mi", shareProcessNamespace=True)),
+            python("on-host", TAKE, "64Mi", runtimeClassName="host-network"),
             python("family", FAMILY, "64Mi"),
             python("sharing", SHARING, "100Mi"),
             pod("resized", of="python", container=limits("64Mi"), restartPolicy="Never"),
@@ -121,7 +123,7 @@ def seconds_since(begin: float, end: Object) -> float:
     return dt.datetime.fromisoformat(end["finishedAt"]).timestamp() - begin
 
 
-@pytest.mark.parametrize("name", ["greedy", "family", "in-memory"])
+@pytest.mark.parametrize("name", ["greedy", "family", "in-memory", "on-host", "one-pid-namespace"])
 def test_a_container_over_its_memory_limit_is_oom_killed(here: Namespace, name: str) -> None:
     end = killed(here, name)
     assert (end["reason"], end["exitCode"]) == ("OOMKilled", 137)
@@ -135,8 +137,10 @@ def test_an_init_container_too(here: Namespace) -> None:
 
 
 def test_its_neighbours_live(here: Namespace) -> None:
-    killed(here, "greedy")
-    for name, container in (("greedy", "neighbour"), ("beside", "main"), ("sharing", "main")):
+    for name in ("greedy", "one-pid-namespace"):
+        killed(here, name)
+    neighbours = (("greedy", "neighbour"), ("one-pid-namespace", "neighbour"), ("beside", "main"), ("sharing", "main"))
+    for name, container in neighbours:
         status = container_status(here, name, container)
         assert "running" in status["state"], status
         assert status["restartCount"] == 0
