@@ -83,14 +83,13 @@ def before_all(name: str) -> Object:
 def here(cluster: Kubectl) -> Iterator[Namespace]:
     with namespace(cluster, "limits") as here:
         on_n1: Object = {"nodeName": "n1"}
-        whole = {"resources": {"limits": {"cpu": "1", "memory": "32Mi"}}}
         here.create(
             with_neighbour(python("greedy", TAKE, "64Mi", **on_n1)),
             with_neighbour(python("one-pid-namespace", TAKE, "64Mi", shareProcessNamespace=True)),
             python("on-host", TAKE, "64Mi", runtimeClassName="host-network"),
             python("family", FAMILY, "64Mi"),
             python("sharing", SHARING, "100Mi"),
-            pod("resized", of="python", container=limits("64Mi"), restartPolicy="Never"),
+            pod("executing", of="python", container=limits("64Mi"), restartPolicy="Never"),
             in_memory("in-memory"),
             before_all("before-all"),
             pod("beside", **on_n1),
@@ -99,7 +98,6 @@ def here(cluster: Kubectl) -> Iterator[Namespace]:
             pod("best-effort", "cat", "/proc/self/oom_score_adj", restartPolicy="Never"),
             on_disk("large-volume", {"sizeLimit": "10Mi"}, {}),
             on_disk("large-root", {}, {"resources": {"limits": {"ephemeral-storage": "40Mi"}}}),
-            pod("own", "sh", "-c", CPUS, container=whole, nodeName="n1"),
         )
         yield here
 
@@ -173,41 +171,17 @@ def test_a_process_that_leaves_its_cpus_is_brought_back(here: Namespace) -> None
     wait_until("it to be brought back", back, limit=LIMIT)
 
 
-def test_a_guaranteed_pod_has_cpus_of_its_own_while_it_is_there(here: Namespace) -> None:
-    here.ready("own", "beside")
-    _, own = here("logs", "own").split()
-    beside = "grep Cpus_allowed_list /proc/1/status"
-    wait_until("the others to leave", lambda: own not in here.sh("beside", beside).split()[1], limit=LIMIT)
-    here("delete", "pod", "own", "--wait=true")
-    wait_until("the others to return", lambda: int(here.sh("beside", "nproc")) == BED_CPUS, limit=LIMIT)
+def test_what_is_executed_in_a_container_counts(here: Namespace) -> None:
+    here.ready("executing")
+    here("exec", "executing", "--", "python3", "-c", "import time; kept = b'x' * (200 << 20); time.sleep(60)", code=137)
+    assert killed(here, "executing")["reason"] == "OOMKilled"
 
 
-def test_a_resize_counts_at_once(here: Namespace) -> None:
-    here.ready("one")
-    resources = {"limits": {"cpu": "2"}, "requests": {"cpu": "20m", "memory": "10Mi"}}
-    resize(here, "one", resources)
-    wait_until("two CPUs", lambda: here.sh("one", "nproc").split() == ["2"], limit=LIMIT)
-    assert here.sh("one", "grep Cpus_allowed_list /proc/1/status").split()[1] == "0-1"
-
-
-def test_a_resize_of_memory_counts_also_for_what_is_executed_in_a_container(here: Namespace) -> None:
-    here.ready("resized")
-    resize(here, "resized", {"limits": {"memory": "256Mi"}, "requests": {"memory": "20Mi"}})
-
-    def resized() -> bool:
-        found = container_status(here, "resized").get("resources", {}).get("limits", {})
-        return bool(found.get("memory") == "256Mi")
-
-    wait_until("the resize", resized, limit=LIMIT)
-    take = "import time; kept = b'x' * ({} << 20); time.sleep(1.5)"
-    here("exec", "resized", "--", "python3", "-c", take.format(150))
-    here("exec", "resized", "--", "python3", "-c", take.format(400), code=137)
-    assert killed(here, "resized")["reason"] == "OOMKilled"
-
-
-def resize(here: Namespace, name: str, resources: Object) -> None:
-    change = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
-    here("patch", "pod", name, "--subresource", "resize", "--patch", json.dumps(change))
+def test_a_resize_is_refused_because_the_kubelet_would_crash(here: Namespace) -> None:
+    change = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "256Mi"}}}]}}
+    result = here.run("patch", "pod", "beside", "--subresource", "resize", "--patch", json.dumps(change))
+    assert result.returncode == 1
+    assert "pods cannot be resized in place" in result.stderr
 
 
 def test_the_kernel_is_told_whom_to_end_first(here: Namespace) -> None:
@@ -233,24 +207,48 @@ while True:
 """
 
 
-def test_a_node_that_runs_out_of_memory_evicts_the_right_pod_and_lives(alice: User) -> None:
-    alice.pinnace("up", "-N", "1", "--mem", "2G", "--name", "small", "--image", "python.tar", "--image", "busybox.tar")
-    try:
-        small = Kubectl(user=alice, cluster="small")
-        keeper = pod("keeper", container={"resources": {"limits": {"cpu": "100m", "memory": "50Mi"}}})
-        modest = pod("modest", container={"resources": {"requests": {"memory": "50Mi"}}})
-        for made in (keeper, modest, pod("greedy", "python3", "-c", GROW, of="python")):
-            small.apply(json.dumps(made))
-        small("wait", "--for=jsonpath={.status.phase}=Failed", "pod/greedy", "--timeout=60s")
-        wait_until(
-            "the reason", lambda: small.json("get", "pod", "greedy")["status"].get("reason") == "Evicted", limit=20
-        )
-        status = small.json("get", "pod", "greedy")["status"]
-        assert "low on resource: memory" in status["message"]
-        assert small("get", "events", "--field-selector=reason=Evicted", "-o", "name")
-        time.sleep(2)
-        for name in ("keeper", "modest"):
-            assert small.json("get", "pod", name)["status"]["containerStatuses"][0]["restartCount"] == 0
-            small("exec", name, "--", "true")
-    finally:
-        alice.pinnace("down", "small")
+@pytest.fixture(scope="module")
+def small(alice: User) -> Iterator[Kubectl]:
+    """A node of two CPUs and 2 GiB, with pods of all three classes."""
+    images = ("--image", "python.tar", "--image", "busybox.tar")
+    alice.pinnace("up", "-N", "1", "-c", "2", "--mem", "2G", "--name", "small", *images)
+    small = Kubectl(user=alice, cluster="small")
+    small("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+    whole = {"resources": {"limits": {"cpu": "1", "memory": "50Mi"}}}
+    small.apply(json.dumps(pod("guaranteed", "sh", "-c", CPUS, container=whole)))
+    small.apply(json.dumps(pod("burstable", container={"resources": {"requests": {"memory": "50Mi"}}})))
+    small.apply(json.dumps(pod("best-effort")))
+    small("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+    yield small
+    alice.pinnace("down", "small")
+
+
+def test_a_guaranteed_pod_has_cpus_of_its_own_while_it_is_there(small: Kubectl) -> None:
+    def cpus(name: str) -> str:
+        return small("exec", name, "--", "grep", "Cpus_allowed_list", "/proc/1/status").split()[1]
+
+    count, own = small("logs", "guaranteed").split()
+    assert count == "1"
+    for name in ("burstable", "best-effort"):
+        assert {cpus(name), own} == {"0", "1"}
+        assert small("exec", name, "--", "nproc").strip() == "1"
+    small("delete", "pod", "guaranteed", "--wait=true")
+    wait_until("the others to return", lambda: cpus("burstable") == cpus("best-effort") == "0-1", limit=LIMIT)
+
+
+def test_a_node_that_runs_out_of_memory_evicts_the_right_pod_and_lives(small: Kubectl) -> None:
+    small.apply(json.dumps(pod("greedy", "python3", "-c", GROW, of="python")))
+
+    def reason() -> str:
+        return str(small.json("get", "pod", "greedy")["status"].get("reason", ""))
+
+    wait_until("the eviction", lambda: reason() == "Evicted", limit=LIMIT)
+    status = small.json("get", "pod", "greedy")["status"]
+    assert status["phase"] == "Failed"
+    assert "low on resource: memory" in status["message"]
+    assert "greedy" in small("get", "events", "--field-selector=reason=Evicted")
+    time.sleep(2)
+    assert reason() == "Evicted", "also when the kubelet has said its own"
+    for name in ("burstable", "best-effort"):
+        assert small.json("get", "pod", name)["status"]["containerStatuses"][0]["restartCount"] == 0
+        small("exec", name, "--", "true")

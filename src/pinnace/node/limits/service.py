@@ -194,6 +194,7 @@ class LimitsService:
                     kill.publisher.wait()
                 self.table.search(now)
                 self._signal(kill.watched, signal.SIGKILL)
+                say(f"killed {container}; containerd was {'told' if code == 0 else 'not told'} why")
                 self.table.remove(kill.watched.members)
                 del self.kills[container]
                 self._charge()
