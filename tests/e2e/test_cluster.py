@@ -182,7 +182,7 @@ def test_status_tells_of_the_job_and_where_the_api_is(cluster: Kubectl) -> None:
 
 def test_status_tells_of_every_component(cluster: Kubectl) -> None:
     names = ("links", "proxy", "sockets", "netns-sockets", "containerd", "registry", "kubelet", "kube-proxy", "usage",
-             "storage")  # fmt: skip
+             "limits", "storage")  # fmt: skip
     everywhere = {(node, name) for node in ("n1", "n2") for name in names}
     on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server",
                "time-limit")  # fmt: skip

@@ -206,16 +206,29 @@ def test_what_cannot_be_is_said_on_the_pod_and_not_tried_again_and_again(
     jobs("delete", "pod", name)
 
 
-def test_a_pod_that_uses_too_much_memory(jobs: Kubectl) -> None:
+def test_a_pod_that_uses_more_memory_than_its_job_has(jobs: Kubectl) -> None:
     program = "import time; kept = bytearray(2 << 30); print(len(kept), flush=True); time.sleep(600)"
     image = "localhost/pinnace-test/python:1"
-    resources = {"limits": {"memory": "100Mi"}}
+    resources = {"requests": {"memory": "100Mi"}}
     jobs.apply(manifest("greedy", ["python3", "-c", program], image=image, resources=resources))
     ended = wait_for_phase(jobs, "greedy", "Failed")
     assert ended["reason"] == "OOMKilled"
     assert ended["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
     assert "OUT_OF_MEMORY" in ended["message"]
     jobs("delete", "pod", "greedy")
+
+
+def test_a_pod_over_its_own_limit_is_killed_though_its_job_has_room(jobs: Kubectl) -> None:
+    program = "import time; kept = b'x' * (200 << 20); print(len(kept), flush=True); time.sleep(600)"
+    resources = {"limits": {"memory": "100Mi"}}
+    image = "localhost/pinnace-test/python:1"
+    jobs.apply(manifest("modest", ["python3", "-c", program], image=image, resources=resources))
+    ended = wait_for_phase(jobs, "modest", "Failed")["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+    assert wait_for_end(jobs.user, job_of(jobs, "modest")) == "FAILED", (
+        "not OUT_OF_MEMORY: Slurm's limit was not reached"
+    )
+    jobs("delete", "pod", "modest")
 
 
 def test_a_pod_whose_host_dies_has_failed(jobs: Kubectl) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace.controlplane.tasks import TASKS
 from pinnace.kube import nodes, pods
 from pinnace.kube.client import API_FAILURES, Api
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 DRAIN_LIMIT = 20.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 PODS_INTERVAL = 0.05  # seconds between looks whether pods still run
 TASKS_INTERVAL = 0.1  # the same for containers of this node
-TASKS = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
 
 
 def delete_pods(node: NodeSpec) -> None:

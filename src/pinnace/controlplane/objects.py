@@ -88,9 +88,34 @@ def host_network_class() -> list[tuple[str, Object]]:
     return [("/apis/node.k8s.io/v1/runtimeclasses", body)]
 
 
+def no_resize() -> list[tuple[str, Object]]:
+    """A policy that refuses in-place resizes: without cgroups, the kubelet of 1.36 crashes on one, again and again.
+
+    It dereferences the configuration of the pod's cgroup, which is nil with ``cgroupsPerQOS: false``.
+    """
+    group, name = "admissionregistration.k8s.io/v1", "pinnace-no-resize"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/resize"], "operations": ["UPDATE"]}
+    message = "pods cannot be resized in place: there are no cgroups, and the kubelet needs one; create the pod anew"
+    policy = make_object(group, "ValidatingAdmissionPolicy", name) | {
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": message, "reason": "Forbidden"}],
+        }
+    }
+    bound = {"spec": {"policyName": name, "validationActions": ["Deny"]}}
+    return [
+        (f"/apis/{group}/validatingadmissionpolicies", policy),
+        (
+            f"/apis/{group}/validatingadmissionpolicybindings",
+            make_object(group, "ValidatingAdmissionPolicyBinding", name) | bound,
+        ),
+    ]
+
+
 def common_objects() -> list[tuple[str, Object]]:
     """The objects that are the same in every cluster; the seed contains them."""
-    return [*default_service_account(), *coredns_role(), *storage_role(), *storage_classes()]
+    return [*default_service_account(), *coredns_role(), *storage_role(), *storage_classes(), *no_resize()]
 
 
 def _storage_class(

@@ -24,6 +24,11 @@ def _quantities(resources: dict[str, Any]) -> Amounts:
     return {name: quantity(str(text)) for name, text in resources.items()}
 
 
+def requests(container: Object) -> Amounts:
+    """What a container requests; the API server has put limits where there were none."""
+    return _quantities(container.get("resources", {}).get("requests", {}))
+
+
 def wanted(container: Object) -> Amounts:
     """What a container is to be given: what it requests, but of memory its limit, if it has one.
 

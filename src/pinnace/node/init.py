@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinnace.controlplane.tasks import TASKS
 from pinnace.images import cache, cache_closing, registry
 from pinnace.interpreter import python_argv
 from pinnace.network import netns_sockets
@@ -21,6 +22,9 @@ from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
 from pinnace.node import messages, notify_keeper, shim_server
 from pinnace.node.forking import WAKEUPS, ended_children, fork, wake_on_signals
+from pinnace.node.limits import limiter
+from pinnace.node.limits.affinity import CpuPool
+from pinnace.node.limits.limiter import Limiter
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
 from pinnace.node.services import containerd, host_network, kube_proxy, kubelet
@@ -91,10 +95,12 @@ class Init:
             launcher=ranks.added(self.node, os.environ) if self.node.has_ranks else None,
             host=partial(host_network.describe, self.node, RUN),
             notify=self.notify,
+            limiter=Limiter(pool=CpuPool.of_this_process(self.node.allocation.cpus), tasks=TASKS, run_directory=RUN),
             keep_groups=self.keeps_groups,
         )
         bundles = Requests(RUN / "bundles")
         self._services()
+        self._limits(edits.limiter.pool)
         poll = select.poll()
         for readable in (wake, self.agent, bundles.descriptor):
             poll.register(readable, select.POLLIN)
@@ -164,6 +170,18 @@ class Init:
             self._https_service("archive", archive, kept, waits_for=lambda: api() and certificate())
         if node.volumes:
             self.service("storage", provisioner_argv(node, sys.executable, VOLUMES), waits_for=api)
+
+    def _limits(self, pool: CpuPool) -> None:
+        """What makes limits of containers hold."""
+        Requests(RUN / limiter.FIFO)  # which is read by the service alone, and kept open here, so that nothing is lost
+        run = Function(work=lambda _channel: self._serve_limits(pool), log=self.logs / "limits.log")
+        self.supervisor.add(Service(name="limits", run=run))
+
+    def _serve_limits(self, pool: CpuPool) -> None:
+        """In a process of its own, which alone loads what it needs."""
+        from pinnace.node.limits import service  # noqa: PLC0415
+
+        service.serve(self.node, pool, RUN, containerd.CONTAINERD_SOCKET)
 
     def _registry(self) -> None:
         """Serves the user's images to this node's containerd."""

@@ -20,6 +20,7 @@ from pinnace.errors import PinnaceError, UnsafePathError
 from pinnace.network.netns_setup import add_sbin_to_path
 from pinnace.node import checks
 from pinnace.node.agent import Agent, leave_on_signals, say
+from pinnace.node.limits.memory_cgroup import in_memory_cgroup
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs import joining, start_throttle
 from pinnace.sandbox import scratch
@@ -145,7 +146,11 @@ def allocated(environment: Mapping[str, str]) -> Allocation:
     cpus = environment.get("SLURM_CPUS_ON_NODE")
     per_node, per_cpu = environment.get("SLURM_MEM_PER_NODE"), environment.get("SLURM_MEM_PER_CPU")
     memory = int(per_node) if per_node else int(per_cpu or 0) * int(cpus or 0)
-    return Allocation(cpus=int(cpus) if cpus else None, memory=memory << 20 or None)
+    return Allocation(
+        cpus=int(cpus) if cpus else None,
+        memory=memory << 20 or None,
+        memory_cgroup=in_memory_cgroup(Path("/proc/self/cgroup").read_text()),
+    )
 
 
 def may_not_join(spec: ClusterSpec) -> str:

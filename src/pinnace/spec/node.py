@@ -18,6 +18,7 @@ class Allocation:
 
     cpus: int | None = None
     memory: int | None = None  # bytes
+    memory_cgroup: bool = False  # whether Slurm keeps the job to that by a cgroup, or not at all, or by counting
 
 
 @dataclass(frozen=True, kw_only=True)

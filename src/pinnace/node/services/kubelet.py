@@ -90,7 +90,7 @@ def kubelet_config(
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
         "failSwapOn": False,
-        "cpuCFSQuota": False,
+        "cpuCFSQuota": True,  # has CPU limits passed on to the runtime, where ours are made from them (node.limits)
         "oomScoreAdj": 0,
         "localStorageCapacityIsolation": file_system in MEASURABLE,
         "serializeImagePulls": False,

@@ -2,7 +2,8 @@
 
 Slurm never delegates cgroups to users, so there is none that a container could be put into; and what the host mounted
 read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
-``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace.
+``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace. Limits are kept
+by other means (see ``node.limits``), which hear of a container when it is created, started and updated.
 
 A shim calls the runtime a dozen times per container, so the wrapper is a few lines of shell. It has the one file edited
 by the node's init, which has Python running: it writes a line into a FIFO, and reads the answer from another.
@@ -18,14 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import HOST_NETWORK
+from pinnace.controlplane.tasks import TASKS
 from pinnace.network.native.profile import with_notifications
+from pinnace.node.limits.affinity import AFFINITY
+from pinnace.node.limits.limiter import with_affinity
 from pinnace.node.services import host_network, user_groups
-from pinnace.podjobs.ranks.container import TASKS
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pinnace.node.limits.limiter import Limiter
     from pinnace.node.services.host_network import Host
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -41,36 +45,43 @@ def wrapper_script(
     launcher: bool,
     handler: str = DEFAULT_HANDLER,
     keeper: Sequence[str] = (),
-    bundles: str = TASKS,
+    tasks: str = str(TASKS),
 ) -> str:
     """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
 
-    Only where there is something to add to its environment does `kubectl exec`, which probes use too, have anything
-    edited. ``keeper`` is the command behind which runc keeps the user's groups, for containers that shall have them.
+    Only where there is something to add to its environment, or its container has CPUs of its own, does `kubectl exec`,
+    which probes use too, have anything edited. `update` is not runc's: it could only change a cgroup. ``keeper`` is the
+    command behind which runc keeps the user's groups, for containers that shall have them.
     """
-    kinds = "create | exec" if launcher or handler == HOST_NETWORK else "create"
+    edited = "true" if launcher or handler == HOST_NETWORK else "false"
     return f"""#!/bin/sh
 for word in "$@"; do
   [ "$previous" = --bundle ] && file=$word/config.json
   [ "$previous" = --process ] && file=$word
-  case $word in {kinds}) kind=$word ;; esac
+  case $word in create | exec | start | update) kind=$word ;; esac
   previous=$word
 done
+bundle={shlex.quote(tasks)}/$word
+case $kind in
+  exec) {edited} || [ -e "$bundle/{AFFINITY}" ] || kind= ;;
+  start) [ -e "$bundle/{AFFINITY}" ] && file=$bundle/start ;;
+  update) file=$bundle/update && cat >"$file" || exit 1 ;;
+esac
 if [ -n "$kind" ] && [ -n "$file" ]; then
   mkfifo -m 600 "$file.answer" && exec 9<>"$file.answer" &&
-    echo "$kind {handler} $file" 1<>{shlex.quote(ask)} && read -r answer <&9
+    echo "$kind {handler} $word $file" 1<>{shlex.quote(ask)} && read -r answer <&9
   rm -f "$file.answer"
   exec 9>&-
   [ "$answer" = "{DONE}" ] || {{ echo "$answer" >&2; exit 1; }}
+  [ "$kind" = update ] && exit 0
 fi
-{keep_groups(runc, keeper, bundles) if keeper else ""}exec {shlex.quote(runc)} "$@"
+{keep_groups(runc, keeper) if keeper else ""}exec {shlex.quote(runc)} "$@"
 """
 
 
-def keep_groups(runc: str, keeper: Sequence[str], bundles: str) -> str:
-    """The wrapper's line for containers with a mark. ``create`` and ``exec`` name a file, and the container last."""
-    mark = f'{shlex.quote(bundles)}/"$previous"/{user_groups.MARK}'
-    return f'[ -n "$file" ] && [ -e {mark} ] && exec {shlex.join([*keeper, runc])} "$@"\n'
+def keep_groups(runc: str, keeper: Sequence[str]) -> str:
+    """The wrapper's line for containers with a mark. ``create`` and ``exec``, which change users, name a file."""
+    return f'[ -n "$file" ] && [ -e "$bundle/{user_groups.MARK}" ] && exec {shlex.join([*keeper, runc])} "$@"\n'
 
 
 def without_cgroups(config: dict[str, Any]) -> dict[str, Any]:
@@ -161,22 +172,33 @@ class Edits:
     """What a node adds to its containers.
 
     ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
-    socket to which their calls are sent for native sockets. ``keep_groups``: whether the user has groups to keep.
+    socket to which their calls are sent for native sockets. ``limiter`` makes their limits hold. ``keep_groups``:
+    whether the user has groups to keep.
     """
 
     launcher: dict[str, Any] | None
     host: Callable[[], Host]
     notify: str
+    limiter: Limiter
     keep_groups: bool = False
 
 
-def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
+def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None) -> None:
     """The configuration of a container that is created, or of a process that is executed in one.
 
-    ``host`` is the host of a container in the host's network.
+    ``host`` is the host of a container in the host's network. When a container is started or updated, ``path`` is not
+    a configuration of runc's.
     """
+    limiter, home = edits.limiter, edits.limiter.tasks / container
+    if kind == "start":
+        limiter.started(home)
+        return
     about, added = json.loads(path.read_text()), edits.launcher
+    if kind == "update":
+        limiter.updated(about, home)
+        return
     if kind == "create":
+        limiter.created(about, path.parent)
         about = host_network.on_host_network(about, host, path.parent) if host else about
         bundle = keeping_read_only(without_cgroups(about), is_read_only)
         last = last_id(Path("/proc/self/gid_map").read_text())
@@ -189,14 +211,15 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about
+        about = with_affinity(about, home)
     path.write_text(json.dumps(about))
 
 
 def answer(request: str, edits: Edits) -> None:
     """Do what a wrapper has asked for, and say so; or why not."""
-    kind, handler, name = request.split(" ", 2)
+    kind, handler, container, name = request.split(" ", 3)
     try:
-        edit(kind, Path(name), edits, edits.host() if handler == HOST_NETWORK else None)
+        edit(kind, container, Path(name), edits, edits.host() if handler == HOST_NETWORK else None)
         word = DONE
     except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
         word = f"pinnace could not edit {name}: {error!r}"

@@ -8,119 +8,18 @@ the whole job uses. This counts processes instead. It answers metrics-server, wh
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import ssl
 import sys
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
-from pinnace.controlplane.drain import TASKS
 from pinnace.controlplane.metrics import USAGE_PATH, USAGE_PORT, USER
 from pinnace.network import one_client
+from pinnace.node.containers import PROC, read_containers
+from pinnace.node.processes import TICKS, owners, read_processes, total
 
-PROC = Path("/proc")
-TICKS = os.sysconf("SC_CLK_TCK")
 MIN_CPU_SECONDS = 1 / TICKS  # metrics-server takes zero for "not measured", and the kernel counts whole ticks
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """A process, with the time of its children that have ended."""
-
-    pid: int
-    parent: int
-    mounts: str  # the mount namespace: every container has its own, and what is executed in it later joins it
-    cpu: float  # seconds
-    started: float  # seconds after the host's start
-    private: int  # bytes
-    shared: int  # bytes of files and shared memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    namespace: str
-    pod: str
-    name: str
-    pid: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Usage:
-    cpu: float
-    memory: int
-
-
-def parse_process(pid: int, stat: str, status: str, mounts: str) -> Process:
-    """From ``/proc/PID/stat`` and ``status``, see proc(5)."""
-    fields = stat.rpartition(")")[2].split()  # the name before it may have anything in it
-    sizes = dict(line.split(":", 1) for line in status.split("\n") if line.startswith("Rss"))
-    anonymous, files, shared = (
-        int(sizes.get(name, "0").split()[0]) << 10 for name in ("RssAnon", "RssFile", "RssShmem")
-    )
-    return Process(
-        pid=pid,
-        parent=int(fields[1]),
-        mounts=mounts,
-        cpu=sum(map(int, fields[11:15])) / TICKS,
-        started=int(fields[19]) / TICKS,
-        private=anonymous,
-        shared=files + shared,
-    )
-
-
-def read_processes() -> dict[int, Process]:
-    found = {}
-    for path in PROC.iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended
-                stat, status = (
-                    (path / "stat").read_text(errors="replace"),
-                    (path / "status").read_text(errors="replace"),
-                )
-                found[int(path.name)] = parse_process(int(path.name), stat, status, str((path / "ns/mnt").readlink()))
-    return found
-
-
-def read_containers(tasks: Path = TASKS) -> list[Container]:
-    """The running containers, without those that only hold a pod's namespaces."""
-    found = []
-    for bundle in tasks.iterdir() if tasks.is_dir() else ():
-        with contextlib.suppress(OSError, ValueError, KeyError):  # it has just ended, or has not begun
-            notes = json.loads((bundle / "config.json").read_text())["annotations"]
-            if notes["io.kubernetes.cri.container-type"] == "container":
-                found.append(
-                    Container(
-                        namespace=notes["io.kubernetes.cri.sandbox-namespace"],
-                        pod=notes["io.kubernetes.cri.sandbox-name"],
-                        name=notes["io.kubernetes.cri.container-name"],
-                        pid=int((bundle / "init.pid").read_text()),
-                    )
-                )
-    return found
-
-
-def owners(processes: dict[int, Process], firsts: set[int]) -> dict[int, int]:
-    """For every process of a container, the container's first one: by mount namespace, else that of its parent."""
-    spaces = {processes[pid].mounts: pid for pid in firsts if pid in processes}
-    found: dict[int, int] = {}
-    for pid in sorted(processes):
-        line = [pid]
-        while (process := processes.get(line[-1])) and process.mounts not in spaces and process.parent not in line:
-            line.append(process.parent)
-        if process and process.mounts in spaces:
-            found[pid] = spaces[process.mounts]
-    return found
-
-
-def total(processes: list[Process]) -> Usage:
-    """CPU is exact while parents wait for their children. What is shared is taken to be shared by all."""
-    private, shared = sum(p.private for p in processes), max((p.shared for p in processes), default=0)
-    return Usage(cpu=sum(p.cpu for p in processes), memory=private + shared)
 
 
 class Meter:

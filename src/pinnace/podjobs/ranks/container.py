@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.tasks import TASKS
 from pinnace.errors import PinnaceError
 from pinnace.sandbox.mountinfo import MountPoint, mount_points
 from pinnace.sandbox.mounts import LOCAL_DIRECTORIES, VOLUMES
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-TASKS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 SNAPSHOTS = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
 KUBELET = LOCAL_DIRECTORIES["kubelet"]
 WORLD_MOUNTS = ("/dev", "/proc", "/sys", "/run/pinnace")  # a world has its own

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.tasks import TASKS
 from pinnace.errors import PinnaceError, RankError, UsageError
 from pinnace.interpreter import python_argv
 from pinnace.network import listening
@@ -324,7 +325,7 @@ class RankServer:
     def _container(self, pid: int) -> ContainerSpec:
         """The container of a process, by the device of its root."""
         device = os.stat(f"/proc/{pid}/root/").st_dev  # noqa: PTH116 - the root as the process sees it
-        tasks = Path(f"/proc/{self.first}/root{containers.TASKS}")
+        tasks = Path(f"/proc/{self.first}/root{TASKS}")
         for bundle in tasks.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if (bundle / "rootfs").stat().st_dev == device:

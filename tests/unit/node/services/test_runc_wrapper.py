@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinnace.controlplane.objects import HOST_NETWORK
+from pinnace.node.limits.affinity import AFFINITY, CpuPool
+from pinnace.node.limits.container_limits import ContainerLimits
+from pinnace.node.limits.limiter import Limiter
 from pinnace.node.services.host_network import Host
 from pinnace.node.services.runc_wrapper import (
     DEFAULT_HANDLER,
@@ -94,6 +98,9 @@ HOST = Host(address="192.0.2.7", resolv_conf="/resolv.conf", api=("192.0.2.1", 4
             name_servers=frozenset())  # fmt: skip
 
 
+OWN = frozenset(os.sched_getaffinity(0))
+
+
 def process(*environment: str) -> dict[str, Any]:
     return {"args": ["program"], "env": [*environment]}
 
@@ -127,22 +134,35 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     runtime.chmod(0o755)
     script = tmp_path / "wrapper"
 
-    def run(*words: str, handler: str = DEFAULT_HANDLER) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "tasks").mkdir()
+    pool = CpuPool(available=OWN, permitted=OWN)
+    limiter = Limiter(pool=pool, tasks=tmp_path / "tasks", run_directory=tmp_path)
+    edits = Edits(launcher=ADDED, host=lambda: HOST, notify="", limiter=limiter, keep_groups=True)
+
+    def run(
+        *words: str, handler: str = DEFAULT_HANDLER, launcher: bool = False, said: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         script.write_text(
             wrapper_script(
                 str(runtime),
                 str(tmp_path / "ask"),
-                launcher=True,
+                launcher=launcher,
                 handler=handler,
                 keeper=["/usr/bin/env", "KEPT=the groups"],
-                bundles=str(tmp_path / "all bundles"),
+                tasks=str(tmp_path / "tasks"),
             )
         )
         script.chmod(0o755)
-        with subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            if select.select([requests.descriptor], [], [], 10 if words[0] in {"create", "exec"} else 0)[0]:
+        pipe = subprocess.PIPE
+        with subprocess.Popen([script, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stdin
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(said)
+            process.stdin = None
+            asks = words[0] == "create" or (tmp_path / "tasks" / words[-1] / AFFINITY).exists()  # else it must not
+            if select.select([requests.descriptor], [], [], 10 if asks or launcher else 0.2)[0]:
                 for request in requests.read():
-                    answer(request, Edits(launcher=ADDED, host=lambda: HOST, notify="", keep_groups=True))
+                    answer(request, edits)
             output, errors = process.communicate(timeout=10)
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
@@ -168,7 +188,8 @@ def test_what_is_executed_in_a_container_finds_the_launcher(
     wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     (tmp_path / "process").write_text(json.dumps(process("PATH=/bin")))
-    assert "/run/pinnace/bin:/bin" in wrapped("exec", "--process", str(tmp_path / "process"), "name").stdout
+    words = ("exec", "--process", str(tmp_path / "process"), "name")
+    assert "/run/pinnace/bin:/bin" in wrapped(*words, launcher=True).stdout
 
 
 def test_the_runtime_handler_decides_about_the_network(
@@ -182,7 +203,7 @@ def test_the_runtime_handler_decides_about_the_network(
         assert [namespace["type"] for namespace in edited["linux"]["namespaces"]] == types
         assert (PING in edited["linux"]["sysctl"]) is ("network" in types)
     (tmp_path / "process").write_text(json.dumps(process()))
-    said = wrapped("exec", "--process", str(tmp_path / "process"), "name", handler=HOST_NETWORK).stdout
+    said = wrapped("exec", "--process", str(tmp_path / "process"), "name", handler=HOST_NETWORK, launcher=True).stdout
     assert "PINNACE_HOST_ADDRESS=192.0.2.7" in said
 
 
@@ -196,17 +217,47 @@ def test_the_runtime_is_not_called_for_a_bundle_that_cannot_be_edited(
     assert not result.stdout
 
 
-def test_only_where_there_is_something_to_add_does_exec_ask_for_anything() -> None:
-    assert "create | exec)" in wrapper_script("runc", "ask", launcher=True)
-    assert "create | exec)" in wrapper_script("runc", "ask", launcher=False, handler=HOST_NETWORK)
-    assert "exec)" not in wrapper_script("runc", "ask", launcher=False)
+@pytest.mark.skipif(len(OWN) < 2, reason="there is one CPU")
+def test_a_container_with_a_cpu_limit_from_its_creation_to_its_resize(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    def resources(quota: int, memory: int = 64 << 20) -> dict[str, Any]:
+        return {"memory": {"limit": memory}, "cpu": {"quota": quota, "period": 100_000, "shares": 2}}
+
+    bundle = tmp_path / "tasks" / "name"
+    bundle.mkdir()
+    config = sandbox("pid", kind="container", cgroupsPath="/x", resources=resources(50_000)) | {"mounts": []}
+    config |= {"process": process() | {"oomScoreAdj": 999, "user": {"uid": 0, "gid": 0}}}
+    (bundle / "config.json").write_text(json.dumps(config))
+    (tmp_path / "process").write_text(json.dumps(process()))
+    execute = ("exec", "--process", str(tmp_path / "process"), "name")
+    assert "execCPUAffinity" not in wrapped(*execute).stdout, "nobody is asked"
+
+    wrapped("create", "--bundle", str(bundle), "name")
+    assert ContainerLimits.read(bundle) == ContainerLimits(memory=64 << 20, cpus=1)
+    assert "resources" not in json.loads((bundle / "config.json").read_text())["linux"]
+    given = (bundle / AFFINITY).read_text()
+
+    with subprocess.Popen(["sleep", "60"]) as waiting:
+        (bundle / "init.pid").write_text(str(waiting.pid))
+        assert wrapped("start", "name").stdout.startswith("start name")
+        assert os.sched_getaffinity(waiting.pid) == {int(given)}
+        waiting.kill()
+    assert f'"execCPUAffinity": {{"final": "{given}"}}' in wrapped(*execute).stdout
+
+    larger = json.dumps(resources(len(OWN) * 100_000, 128 << 20))
+    result = wrapped("update", "--resources=-", "name", said=larger)
+    assert (result.returncode, result.stdout) == (0, ""), "runc could only change a cgroup"
+    assert ContainerLimits.read(bundle) == ContainerLimits(memory=128 << 20, cpus=len(OWN))
+    assert not (bundle / AFFINITY).exists()
+    assert wrapped("update", "--resources=-", "gone", said=larger).returncode == 1
 
 
 def test_a_container_that_keeps_the_users_groups_does_so_in_all_that_is_executed_in_it(
     wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    for name, groups, kept in (("of the user", [0], True), ("of its own", [0, 1234], False)):
-        bundle = tmp_path / "all bundles" / name
+    for name, groups, kept in (("of-the-user", [0], True), ("of-its-own", [0, 1234], False)):
+        bundle = tmp_path / "tasks" / name
         bundle.mkdir(parents=True)
         user = {"uid": 0, "gid": 0, "additionalGids": groups}
         config = sandbox("network", kind="container") | {"mounts": [], "process": process() | {"user": user}}

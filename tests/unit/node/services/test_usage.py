@@ -7,16 +7,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from pinnace.node.services.usage import (
-    Container,
-    Meter,
-    Process,
-    owners,
-    parse_process,
-    read_containers,
-    read_processes,
-    total,
-)
+from pinnace.node.containers import Container, read_containers
+from pinnace.node.processes import Process, owners, parse_process, read_processes, total
+from pinnace.node.services.usage import Meter
 
 if TYPE_CHECKING:
     from pathlib import Path
