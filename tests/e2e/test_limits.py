@@ -20,14 +20,14 @@ pytestmark = pytest.mark.bed
 
 LIMIT = 60.0
 TOLERANCE = 5.0  # seconds in which a container must have been killed; it takes half a second on a quiet machine
-BED_GROW = """
+GROW = """
 import time
 kept = []
 while True:
     kept.append(b"x" * (20 << 20))
     time.sleep(0.1)
 """
-CPUS = 2
+BED_CPUS = 2
 TAKE = (
     "import time; print(time.time(), flush=True); kept = b'x' * (200 << 20); print('took', flush=True); time.sleep(600)"
 )
