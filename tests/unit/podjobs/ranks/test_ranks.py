@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pinnace.controlplane.tasks import TASKS
 from pinnace.podjobs.ranks import launcher, world
-from pinnace.podjobs.ranks.container import TASKS, VolumeKind, describe, host_path, layers
+from pinnace.podjobs.ranks.container import VolumeKind, describe, host_path, layers
 from pinnace.podjobs.ranks.ids import ProcessCredentials, credentials_of, node_id, swap_id, swapped_id_map
 from pinnace.podjobs.ranks.rank import environment, find
 from pinnace.podjobs.ranks.server import companion_argv, default_mpi, step_argv
