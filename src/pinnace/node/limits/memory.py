@@ -48,14 +48,14 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryUsage:
+class MemoryUse:
     """Bytes."""
 
     anonymous: int = 0
     shared: int = 0
 
-    def __add__(self, other: MemoryUsage) -> MemoryUsage:
-        return MemoryUsage(anonymous=self.anonymous + other.anonymous, shared=self.shared + other.shared)
+    def __add__(self, other: MemoryUse) -> MemoryUse:
+        return MemoryUse(anonymous=self.anonymous + other.anonymous, shared=self.shared + other.shared)
 
 
 @dataclass(kw_only=True)
@@ -66,7 +66,7 @@ class Members:
     space: str
     processes: dict[str, Member] = field(default_factory=dict)
 
-    def estimate(self) -> MemoryUsage:
+    def estimate(self) -> MemoryUse:
         """All that the processes have, files too. Those that have ended are forgotten."""
         anonymous = shared = 0
         for pid, member in list(self.processes.items()):
@@ -77,13 +77,13 @@ class Members:
             else:
                 anonymous += resident - other
                 shared += other
-        return MemoryUsage(anonymous=anonymous * PAGE, shared=shared * PAGE)
+        return MemoryUse(anonymous=anonymous * PAGE, shared=shared * PAGE)
 
-    def without_files(self, now: float) -> MemoryUsage:
+    def without_files(self, now: float) -> MemoryUse:
         """The same without files."""
         return _sum(status_memory(read(f"/proc/{pid}/status")) for pid in self._counted(now))
 
-    def exact(self, now: float) -> MemoryUsage:
+    def exact(self, now: float) -> MemoryUse:
         """Every page once: what processes share is divided among them."""
         return _sum(self._exact(pid) for pid in self._counted(now))
 
@@ -95,7 +95,7 @@ class Members:
             self.forget(pid)
 
     @staticmethod
-    def _exact(pid: str) -> MemoryUsage:
+    def _exact(pid: str) -> MemoryUse:
         """Falls back on what counts shared pages for each process, if the kernel does not say more."""
         rollup = read(f"/proc/{pid}/smaps_rollup")
         return rollup_memory(rollup) if rollup else status_memory(read(f"/proc/{pid}/status"))
@@ -207,7 +207,7 @@ def _plan(watched: Watched, upper: int, now: float) -> None:
         watched.due = min(watched.due, now + max(MIN_INTERVAL, until_limit / 2))
 
 
-def used(memory: MemoryUsage, volumes: int) -> int:
+def used(memory: MemoryUse, volumes: int) -> int:
     """What counts. Shared memory that is mapped may be that of the volumes."""
     return memory.anonymous + max(memory.shared, volumes)
 
@@ -221,16 +221,16 @@ def tmpfs_used(volumes: Iterable[str]) -> int:
     return total
 
 
-def status_memory(status: str) -> MemoryUsage:
+def status_memory(status: str) -> MemoryUse:
     """From ``/proc/PID/status``."""
     sizes = _sizes(status)
-    return MemoryUsage(anonymous=sizes.get("RssAnon", 0), shared=sizes.get("RssShmem", 0))
+    return MemoryUse(anonymous=sizes.get("RssAnon", 0), shared=sizes.get("RssShmem", 0))
 
 
-def rollup_memory(rollup: str) -> MemoryUsage:
+def rollup_memory(rollup: str) -> MemoryUse:
     """From ``/proc/PID/smaps_rollup``."""
     sizes = _sizes(rollup)
-    return MemoryUsage(anonymous=sizes.get("Pss_Anon", 0), shared=sizes.get("Pss_Shmem", 0))
+    return MemoryUse(anonymous=sizes.get("Pss_Anon", 0), shared=sizes.get("Pss_Shmem", 0))
 
 
 def newest_pid() -> str:
@@ -256,5 +256,5 @@ def _sizes(text: str) -> dict[str, int]:
     return {name: int(value.split()[0]) << 10 for name, _, value in lines}
 
 
-def _sum(memories: Iterable[MemoryUsage]) -> MemoryUsage:
-    return sum(memories, MemoryUsage())
+def _sum(memories: Iterable[MemoryUse]) -> MemoryUse:
+    return sum(memories, MemoryUse())

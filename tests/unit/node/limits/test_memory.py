@@ -17,7 +17,7 @@ from pinnace.node.limits.memory import (
     LOOK_INTERVAL,
     MIN_INTERVAL,
     Members,
-    MemoryUsage,
+    MemoryUse,
     ProcessTable,
     Watched,
     over_limit,
@@ -49,19 +49,19 @@ time.sleep(60)
 
 def test_what_the_kernel_says() -> None:
     status = "Name:\ta\nRssAnon:\t  10 kB\nRssFile:\t  2 kB\nRssShmem:\t  1 kB\nThreads:\t1\n"
-    assert status_memory(status) == MemoryUsage(anonymous=10 << 10, shared=1 << 10)
+    assert status_memory(status) == MemoryUse(anonymous=10 << 10, shared=1 << 10)
     rollup = (
         "55d0-7ffe ---p 00000000 00:00 0    [rollup]\nPss:  9 kB\nPss_Anon:   5 kB\nPss_File:  3 kB\nPss_Shmem:  2 kB\n"
     )
-    assert rollup_memory(rollup) == MemoryUsage(anonymous=5 << 10, shared=2 << 10)
-    assert status_memory("") == rollup_memory("") == MemoryUsage()
+    assert rollup_memory(rollup) == MemoryUse(anonymous=5 << 10, shared=2 << 10)
+    assert status_memory("") == rollup_memory("") == MemoryUse()
     assert parent("7 (a) b (c) S 3 0 0") == "3"
     assert not parent("")
 
 
 def test_shared_memory_that_is_mapped_may_be_that_of_a_volume() -> None:
-    assert used(MemoryUsage(anonymous=5, shared=3), 2) == 8
-    assert used(MemoryUsage(anonymous=5, shared=3), 7) == 12
+    assert used(MemoryUse(anonymous=5, shared=3), 2) == 8
+    assert used(MemoryUse(anonymous=5, shared=3), 7) == 12
 
 
 @pytest.fixture(params=["private", "shared"])
