@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import HOST_NETWORK
+from pinnace.devices.libraries import update_loader_cache
 from pinnace.network.native.profile import with_notifications
 from pinnace.node.services import host_network
 from pinnace.sandbox.ids import last_id
@@ -168,6 +169,7 @@ def edit(kind: str, path: Path, edits: Edits, host: Host | None) -> None:
         about = with_launcher(about, added) if added else about
         if edits.notify:
             about = with_notifications(about, edits.notify, is_nodes_network)
+        update_loader_cache(about, path.parent)
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about
