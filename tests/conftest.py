@@ -47,7 +47,7 @@ used_by_group: set[pytest.FixtureDef[Any]] = set()
 SECONDS = {
     "bridge": 520, "shared 2": 510, "shared 1": 380, "e2e/test_pods.py": 280, "e2e/test_ranks.py": 270,
     "e2e/test_run.py": 230, "e2e/test_cache.py": 200, "e2e/test_interrupting.py": 200, "testbed": 150,
-    "e2e/test_native_sockets.py": 170,
+    "e2e/test_native_sockets.py": 170, "e2e/test_devices.py": 110,
     "unit/components/test_build.py": 150, "e2e/test_ending.py": 130, "e2e/test_attacks_tenants.py": 130,
     "e2e/test_elastic.py": 120, "e2e/test_attacks_site.py": 110, "e2e/test_waiting.py": 90, "e2e/test_doctor.py": 70,
     "e2e/test_neighbours.py": 60, "e2e/test_registries.py": 50, "e2e/test_ksi.py": 20, "e2e/test_one_user.py": 20,

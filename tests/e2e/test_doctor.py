@@ -12,6 +12,7 @@ import pytest
 
 from e2e.left import assert_nothing_left
 from e2e.test_run import EXAMPLES
+from testbed.driver import gpu_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,14 +78,28 @@ def test_a_site_that_has_all_is_told_so_for_every_host(bob: User) -> None:
         "scratch",
         "addresses",
         "native sockets",
+        "devices",
         "file watches",
     }
     for host in ("n2", "n3"):
         names = {row["name"] for row in rows if row["host"] == host}
-        assert names == everywhere | {"clock", "node", "overlayfs", "br_netfilter"}
+        adapter = {"device files"} if host == "n3" else set()
+        assert names == everywhere | {"clock", "node", "overlayfs", "br_netfilter"} | adapter
+    about = {row["host"]: row["text"] for row in rows if row["name"] == "devices"}
+    assert about["n2"] == "2 NVIDIA GPUs, none of them for this job (ask for them, as with --gres=gpu:1)"
+    assert about["n3"] == f"{about['n2']}, RDMA adapters"
     assert {row["name"] for row in rows if row["host"] == "login"} == {"components", "home", "slurm"}
     assert not list(bob.home.glob(".local/share/pinnace/.seen-*"))
     assert_nothing_left(bob)
+
+
+def test_the_gpus_of_a_job_are_named_and_tried(bob: User) -> None:
+    rows = {row["name"]: row for row in doctor(bob, "-w", "n3", "--gres=gpu:1") if row["host"] == "n3"}
+    uuid = gpu_uuid(bob.bed.plan.host("n3"), 0)
+    assert rows["devices"]["text"].startswith(f"2 NVIDIA GPUs, for this job: {uuid}, RDMA adapters; containers get")
+    # The GPU's own file, three of all GPUs, and two of the adapters.
+    assert rows["device files"]["text"] == "6 can be opened in a node"
+    assert {row["state"] for row in rows.values()} == {"ok"}
 
 
 def test_this_machine_is_checked_without_options(bob: User) -> None:

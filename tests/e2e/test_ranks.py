@@ -14,6 +14,7 @@ import pytest
 from e2e.conftest import Kubectl
 from e2e.left import no_process
 from e2e.podjobs import LIMIT, flags, job_of, log_of, manifest, status, wait_for_end, wait_for_phase
+from testbed.driver import gpu_uuid
 from testbed.images import build_image
 from testbed.plan import GROUPS
 from testbed.waiting import wait_until
@@ -305,6 +306,23 @@ def test_other_ways_to_have_several_tasks(jobs: Kubectl) -> None:
     assert "mpiexec" in said["lacking"][1]
     assert "there is no such program in the image" in said["lacking"][1]
     jobs("delete", "pod", *pods)
+
+
+def test_ranks_have_the_gpus_of_their_hosts(jobs: Kubectl) -> None:
+    """The driver of each host, and of its GPUs the one that is the job's."""
+    body = manifest(
+        "gpus",
+        ["sh", "-c", "nvidia-smi; srun nvidia-smi"],
+        image=IMAGE,
+        metadata=flags("--nodes=2 --ntasks-per-node=1 --nodelist=n2,n3"),
+        resources={"limits": {"nvidia.com/gpu": "1"}},
+    )
+    jobs.apply(body)
+    assert wait_for_phase(jobs, "gpus", "Succeeded", "Failed")["phase"] == "Succeeded", log_of(jobs, "gpus")
+    first, *ranks = re.findall(r"UUID: (\S+)\)", log_of(jobs, "gpus"))
+    assert sorted(ranks) == [gpu_uuid(jobs.user.bed.plan.host(host), 0) for host in ("n2", "n3")]
+    assert first in ranks
+    jobs("delete", "pod", "gpus")
 
 
 def test_a_user_without_subordinate_ids(carol: User) -> None:

@@ -116,9 +116,12 @@ def test_slurm_does_without_cgroups() -> None:
 def test_gpus_are_in_the_nodes_the_partition_and_gres_conf() -> None:
     plan = Plan(hosts=3)
     nodes = slurmconf.node_lines(plan)
-    assert ["Gres=gpu:2" in line for line in nodes] == [False, True, True]
+    assert ["Gres=" in line for line in nodes] == [False, True, True]
+    assert "Gres=gpu:2,fpga:2 " in nodes[1]
+    assert "Gres=gpu:tesla:2,fpga:2 " in nodes[2]
     assert any(line.startswith("PartitionName=gpu Nodes=n2,n3 ") for line in slurmconf.partition_lines(plan))
-    assert slurmconf.gres_conf(plan).count("NodeName=n2 Name=gpu File=/dev/fakegpu") == 2
+    assert slurmconf.gres_conf(plan).count("NodeName=n2 Name=gpu File=/dev/nvidia") == 2
+    assert slurmconf.gres_conf(plan).count("NodeName=n3 Name=gpu Type=tesla File=/dev/nvidia") == 2
 
 
 def test_associations_are_for_the_users_that_have_an_account() -> None:

@@ -74,8 +74,8 @@ def test_the_state_directory_is_hidden_last() -> None:
 
 def test_devices_for_users_are_open_and_gpus_only_where_they_are() -> None:
     assert {"mknod -m 666 /dev/fuse c 10 229", "mknod -m 666 /dev/net/tun c 10 200"} <= set(described("n1"))
-    assert sum("fakegpu" in step for step in described("n1")) == 0
-    assert sum("fakegpu" in step for step in described("n4")) == 2
+    assert not any("/dev/nvidia" in step or "ldconfig" in step for step in described("n1"))
+    assert {"mknod -m 666 /dev/nvidia1 c 240 65", "mknod -m 666 /dev/nvidiactl c 240 255"} <= set(described("n4"))
 
 
 def test_links_are_made_between_namespaces() -> None:

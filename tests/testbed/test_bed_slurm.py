@@ -92,11 +92,11 @@ def test_features_choose_hosts(bed: Bed) -> None:
 
 
 def test_a_job_gets_the_gpus_that_it_asked_for_and_no_others(bed: Bed) -> None:
-    script = "echo $CUDA_VISIBLE_DEVICES; cat /dev/fakegpu0; cat /dev/fakegpu1"
+    script = "echo $CUDA_VISIBLE_DEVICES; cat /dev/nvidia0; cat /dev/nvidia1"
     result = bed.run(["srun", "-p", "gpu", "-w", "n2", "--gres=gpu:1", "sh", "-c", script], check=False)
     assert result.stdout == "0\n"
-    assert f"fakegpu0: {ENXIO}" in result.stderr
-    assert f"fakegpu1: {EPERM}" in result.stderr
+    assert f"nvidia0: {ENXIO}" in result.stderr
+    assert f"nvidia1: {EPERM}" in result.stderr
     assert bed.run(["srun", "-w", "n2", "sh", "-c", script], check=False).stderr.count(EPERM) == 2
 
 

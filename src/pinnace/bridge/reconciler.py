@@ -336,11 +336,11 @@ class Reconciler:
             self._ended(job, connection, reports)
             return
         job = self._patch(job, observed(reports))
-        self._wishes(job, connection.backend, reports)
+        self._apply_spec(job, connection.backend, reports)
         if "startTime" in job.status and (refusal := self._helpers.follow(job, connection.backend)):
             self._condition(job, "Logs", "False", "Refused", refusal)
 
-    def _wishes(self, job: SlurmJob, backend: Backend, reports: Sequence[JobRecord]) -> None:
+    def _apply_spec(self, job: SlurmJob, backend: Backend, reports: Sequence[JobRecord]) -> None:
         """Bring about what the spec wants of a job that is under way: the one that Slurm has reported."""
         number = reports[0].id
         if job.spec.get("cancel"):

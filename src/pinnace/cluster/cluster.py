@@ -24,7 +24,7 @@ from pinnace.cluster import ending, launching, running
 from pinnace.cluster.cleanup import remove_dead_clusters
 from pinnace.cluster.cluster_job import ClusterJob, Place
 from pinnace.cluster.diagnosis import Diagnosis
-from pinnace.cluster.directory import Directory, check_listening, find_ranges, random_name, verified_binaries
+from pinnace.cluster.directory import Directory, check_listening, find_ranges, home, random_name, verified_binaries
 from pinnace.cluster.kubeconfig import kubectl_environment
 from pinnace.cluster.kubectl import Kubectl
 from pinnace.cluster.manifest import Manifest
@@ -36,6 +36,7 @@ from pinnace.cluster.until import Until
 from pinnace.cluster.workload import Workload
 from pinnace.errors import ApiError, ClusterError
 from pinnace.kube.client import Api
+from pinnace.podjobs.settings import PodJobSettings
 
 if TYPE_CHECKING:
     import subprocess
@@ -139,6 +140,7 @@ class Cluster:
         """Create the directory and submit the job; does not wait for anything. Undoes itself if it fails."""
         remove_dead_clusters()
         ranges = find_ranges(self.network, self.nodes)
+        settings = PodJobSettings.load(home() / "pods.toml")
         self.directory.create(
             verified_binaries(),
             ranges=ranges,
@@ -151,6 +153,8 @@ class Cluster:
             bridge_options=self.bridge_options,
             restriction=self.restriction,
             native_sockets=self.native_sockets,
+            gres=settings.gres,
+            device_files=settings.devices,
             local=self.place is Place.LOCAL,
             retain=self.retain,
         )

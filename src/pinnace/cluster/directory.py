@@ -137,6 +137,8 @@ class Directory:
         provisioning: Provisioning | None = None,
         restriction: Restriction | None = None,
         native_sockets: bool = True,
+        gres: dict[str, str] | None = None,
+        device_files: dict[str, list[str]] | None = None,
         local: bool = False,
         retain: bool = False,
     ) -> ClusterSpec:
@@ -173,6 +175,8 @@ class Directory:
                         bridge_options=bridge_options,
                         restriction=restriction,
                         native_sockets=native_sockets,
+                        gres=gres or {},
+                        device_files=device_files or {},
                     )
                 )
             except BaseException:

@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace import ownership
+from pinnace.devices import offering
+from pinnace.devices.granted import accessible, named_gpus
+from pinnace.devices.resources import RDMA
 from pinnace.errors import NodeError
 from pinnace.network.addresses import choose, routes
 from pinnace.network.native import support
@@ -37,6 +40,8 @@ from pinnace.spec import CLOCK_SKEW, LIFE
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
+
+    from pinnace.spec import DeviceOffer
 
 TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
 ADMINISTRATORS = "Ask your site's administrators"
@@ -85,6 +90,7 @@ def host_checks(base: Path) -> Iterator[Check]:
     yield from needed
     yield addresses()
     yield native_sockets()
+    yield devices(offered_devices())
     if not any(check.state is CheckState.FAILED for check in needed):
         yield from trial(base)
 
@@ -146,6 +152,33 @@ def native_sockets() -> Check:
         hint = "TCP connections of pods take the general path: they work, and are slower."
         return warning(name, f"none: {missing}", hint)
     return ok(name, "pods' TCP connections are the host's own")
+
+
+def offered_devices() -> DeviceOffer:
+    """What a node would offer in this job, without what a user has set in pods.toml."""
+    return offering.on_this_host(offering.DeviceMapping(), list)
+
+
+def devices(offer: DeviceOffer) -> Check:
+    """The GPUs of this host, which of them this job has, and with what containers get them."""
+    name, host = "devices", offering.HostDevices.of(os.environ)
+    named, makers = named_gpus(os.environ), offering.makers(host)
+    has = " and ".join(f"{len(maker.gpus)} {maker.name} GPU{'s' * (len(maker.gpus) > 1)}" for maker in makers)
+    adapters = ", RDMA adapters" if offer.of(RDMA) else ""
+    gpus = [device for device in offer.devices if device.resource != RDMA]
+    if named and not gpus:
+        known = has or "there is no driver"
+        said = f"Slurm gave GPU {','.join(named)} to this job, and none of them can be used ({known})"
+        return warning(name, said, f"{ADMINISTRATORS} for the driver's device files on this host.")
+    if not gpus:
+        ask = ", none of them for this job (ask for them, as with --gres=gpu:1)" if has else ""
+        return ok(name, f"{has or 'no GPU'}{ask}{adapters}")
+    said = f"{has}, for this job: {' '.join(device.id for device in gpus)}{adapters}"
+    libraries = [path for mounts in offer.mounts.values() for path in mounts]
+    if any(maker.name == "NVIDIA" for maker in makers) and not any("/libcuda.so" in path for path in libraries):
+        hint = f"{ADMINISTRATORS} to run ldconfig on this host: its cache does not lead to libcuda.so.1."
+        return warning(name, f"{said}; containers would lack the driver's libraries", hint)
+    return ok(name, f"{said}; containers get them with {len(libraries)} files of the driver")
 
 
 def scratch_space(base: Path) -> Check:
@@ -245,7 +278,8 @@ def trial(base: Path) -> list[Check]:
         directory = scratch.make(base, os.getuid())
         cleanup = namespaces.Cleanup(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
         try:
-            monitor, line = namespaces.start(lambda line: _try_inside(line, directory), cleanup)
+            offer = offered_devices()
+            monitor, line = namespaces.start(lambda line: _try_inside(line, directory, offer), cleanup)
             with line:
                 heard = line.recv(1 << 16)
             os.waitpid(monitor, 0)
@@ -258,13 +292,13 @@ def trial(base: Path) -> list[Check]:
     return [Check(**about | {"state": CheckState(about["state"])}) for about in json.loads(heard)]
 
 
-def _try_inside(line: socket.socket, directory: Path) -> None:
+def _try_inside(line: socket.socket, directory: Path, offer: DeviceOffer) -> None:
     checks = []
     try:
         mount_node(directory, {})
         set_up_netns(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
         checks.append(ok("node", "namespaces, mounts and network can be made"))
-        checks += [_overlay(), _bridge()]
+        checks += [_overlay(), _bridge(), *_device_files(offer)]
     except (OSError, RuntimeError) as error:
         checks.append(failed("node", str(error), f"{ADMINISTRATORS} what forbids it: SELinux, AppArmor, the kernel?"))
     line.send(json.dumps([asdict(check) for check in checks]).encode())
@@ -284,6 +318,16 @@ def _overlay() -> Check:
         hint = "It takes Linux 5.11, and a local file system: see PINNACE_SCRATCH."
         return failed("overlayfs", str(error.strerror), hint)
     return ok("overlayfs", "works in a user namespace")
+
+
+def _device_files(offer: DeviceOffer) -> Iterator[Check]:
+    """Whether what is bound into containers can be used in a node."""
+    paths = dict.fromkeys(path for device in offer.devices for path in device.files)
+    closed = [path for path in paths if not accessible(path)]
+    if closed:
+        yield failed("device files", f"cannot be opened in a node: {' '.join(closed)}", f"{ADMINISTRATORS} why.")
+    elif paths:
+        yield ok("device files", f"{len(paths)} can be opened in a node")
 
 
 def _bridge() -> Check:

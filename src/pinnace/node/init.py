@@ -27,7 +27,7 @@ from pinnace.node.limits.affinity import CpuPool
 from pinnace.node.limits.limiter import Limiter
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
-from pinnace.node.services import containerd, host_network, kube_proxy, kubelet
+from pinnace.node.services import containerd, devices, host_network, kube_proxy, kubelet
 from pinnace.node.services.runc_wrapper import Edits, Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
@@ -168,6 +168,8 @@ class Init:
             kept = str(node.cluster.directory / "pods")
             archive = "pinnace.podjobs.log_archive"
             self._https_service("archive", archive, kept, waits_for=lambda: api() and certificate())
+        if node.offer.resources:
+            devices.add(self)
         if node.volumes:
             self.service("storage", provisioner_argv(node, sys.executable, VOLUMES), waits_for=api)
 

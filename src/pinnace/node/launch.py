@@ -25,12 +25,14 @@ from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs import joining, start_throttle
 from pinnace.sandbox import scratch
 from pinnace.slurm import host_name
-from pinnace.spec import HEAD, Allocation, ClusterSpec, Mpi, NodeRecord, NodeSpec, NodeState, PodReference
+from pinnace.slurm.commands import Slurm
+from pinnace.spec import HEAD, Allocation, ClusterSpec, DeviceOffer, Mpi, NodeRecord, NodeSpec, NodeState, PodReference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pinnace.node.certificates import Certificates
+    from pinnace.slurm.gres import AllocatedGres
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--volumes", action="store_true", help="the pod has volumes that are claimed")
     parser.add_argument("--mpi-container", action="append", default=[], help="to be started by mpiexec (repeat)")
     parser.add_argument("--mpi-flags", default="", help="for mpiexec")
+    parser.add_argument("--resource", action="append", default=[], help="a device that the pod asks for (repeat)")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="of the node (repeat)")
     return parser
 
@@ -130,7 +133,25 @@ class Launch:
             images=tuple(args.image),
             volumes=args.volumes or not args.pod,
             mpi=mpi if args.mpi_container else None,
+            offer=self._offer(),
         )
+
+    def _offer(self) -> DeviceOffer:
+        """The devices of this job; of a node for one pod, those that the pod asks for."""
+        if self.args.pod and not self.args.resource:
+            return DeviceOffer()
+        from pinnace.devices import offering  # noqa: PLC0415 - most pods need none, and wait for us
+
+        wanted = tuple(self.args.resource) if self.args.pod else None
+        mapping = offering.DeviceMapping(gres=self.spec.gres, files=self.spec.device_files, resources=wanted)
+        try:
+            return offering.on_this_host(mapping, self._allocated_gres)
+        except (OSError, ValueError, PinnaceError) as error:  # the node is of use without devices
+            say(f"its devices are not offered: {error}")
+            return DeviceOffer(resources=wanted or ())
+
+    def _allocated_gres(self) -> list[AllocatedGres]:
+        return Slurm().allocated_gres(int(os.environ["SLURM_JOB_ID"]), host_name(os.environ))
 
     def _fail(self, error: Exception) -> None:
         reason, hint = explain(error, scratch.base(os.environ))

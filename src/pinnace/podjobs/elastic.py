@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import SlurmError
+from pinnace.errors import SlurmError, UsageError
 from pinnace.kube import conditions
 from pinnace.kube.pods import is_terminal
 from pinnace.kube.quantities import quantity
@@ -19,7 +19,16 @@ from pinnace.kube.resources import MEMORY, needs
 from pinnace.podjobs import refusals
 from pinnace.podjobs.reconciler import ELASTIC, is_ours, job_of_node
 from pinnace.podjobs.settings import node_cpus, node_memory
-from pinnace.podjobs.submission import GRACE, MIB, claimed, fixed_options, node_script, tag
+from pinnace.podjobs.submission import (
+    GRACE,
+    MIB,
+    claimed,
+    extended_resources,
+    fixed_options,
+    gres_option,
+    node_script,
+    tag,
+)
 from pinnace.slurm.allowed_options import owner_options
 from pinnace.slurm.options import argv, merge
 from pinnace.slurm.times import parse_duration
@@ -44,6 +53,8 @@ SETTLE = 12.0  # seconds after which the last submission of one of us that died 
 SUBMIT_INTERVAL = 3.0  # seconds between submissions of nodes for the same pods
 REFUSED_PAUSE = 60.0  # seconds for which no node is submitted after one was refused for good
 NODE_PODS = 250
+DEVICES_SETTLE = 10.0  # seconds after which a node has said which devices it has
+DEVICE_OPTIONS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 
 log = logging.getLogger("pinnace.podjobs")
 
@@ -54,14 +65,37 @@ class Shape:
 
     cpus: int
     memory: int  # MiB
+    devices: Amounts = field(default_factory=dict)  # by Kubernetes' names
 
     def amounts(self) -> Amounts:
-        return {"cpu": Decimal(self.cpus), MEMORY: self.memory * MIB, "pods": Decimal(NODE_PODS)}
+        plain = {"cpu": Decimal(self.cpus), MEMORY: self.memory * MIB, "pods": Decimal(NODE_PODS)}
+        return plain | self.devices
 
 
-def shape(options: SbatchOptions, largest: Shape) -> Shape:
-    """Of the nodes that these options ask for; without a wish, the largest that the partition has."""
-    return Shape(cpus=node_cpus(options) or largest.cpus, memory=node_memory(options) or largest.memory)
+def shape(options: SbatchOptions, largest: Shape, gres: Mapping[str, str]) -> Shape:
+    """Of the nodes that these options ask for; without any, the largest that the partition has."""
+    return Shape(
+        cpus=node_cpus(options) or largest.cpus,
+        memory=node_memory(options) or largest.memory,
+        devices=node_devices(options, gres),
+    )
+
+
+def node_devices(options: SbatchOptions, gres: Mapping[str, str]) -> Amounts:
+    """The devices of a node with these options. Which maker's they are is not known before it runs.
+
+    ``gres`` is the table of resources. What nobody asks Slurm for, as an RDMA adapter, every node may have.
+    """
+    asked: dict[str, Decimal] = {}
+    for part in [*(options.get("gres") or "").split(","), *(f"gpu:{n}" for n in [options.get("gpus-per-node")] if n)]:
+        name, _, rest = part.partition(":")
+        kind, _, number = rest.rpartition(":")
+        if not number.isdigit():
+            kind, number = rest, "1"
+        for key in {name, f"{name}:{kind}" if kind else name} if name else ():
+            asked[key] = asked.get(key, Decimal(0)) + int(number)
+    known = {resource: asked[slurm] for resource, slurm in gres.items() if slurm in asked}
+    return known | {resource: Decimal(NODE_PODS) for resource, slurm in gres.items() if not slurm}
 
 
 def is_stuck(pod: Object) -> bool:
@@ -82,14 +116,24 @@ def _requests(container: Object) -> Amounts:
 def demand(pod: Object) -> Amounts:
     """What the scheduler counts for a pod."""
     wanted = needs(pod, _requests)
-    return {name: wanted.get(name, Decimal(0)) for name in ("cpu", MEMORY)} | {"pods": Decimal(1)}
+    plain = {name: wanted.get(name, Decimal(0)) for name in ("cpu", MEMORY)} | {"pods": Decimal(1)}
+    return plain | extended_resources(wanted)
+
+
+def gres_of_nodes(demands: Iterable[Amounts], settings: PodJobSettings) -> dict[str, list[Amounts]]:
+    """Pods by the --gres of nodes for them, where the user's options do not say what nodes have."""
+    groups: dict[str, list[Amounts]] = {}
+    for wanted in demands:
+        with contextlib.suppress(UsageError):  # no node could ever have it, and the scheduler says so
+            groups.setdefault(gres_option(wanted, settings), []).append(wanted)
+    return groups
 
 
 def pack(demands: Iterable[Amounts], offer: Amounts) -> int:
     """How many nodes of one shape hold these pods: first fit, the largest first. What fits on none is left out."""
     bins: list[Amounts] = []
     for wanted in sorted(demands, key=lambda d: (d["cpu"], d[MEMORY]), reverse=True):
-        if any(wanted[name] > offer[name] for name in wanted):
+        if any(wanted[name] > offer.get(name, 0) for name in wanted):
             continue
         for left in bins:
             if all(wanted[name] <= left[name] for name in wanted):
@@ -131,6 +175,8 @@ class Elastic:
     idle: dict[str, float] = field(default_factory=dict)
     hold: float = 0.0
     largest: Shape | None = None
+    seen: dict[str, float] = field(default_factory=dict)  # since when a node is there
+    refused: dict[str, float] = field(default_factory=dict)  # until when no node with these devices is submitted
 
     @property
     def stamp(self) -> Path:
@@ -213,26 +259,56 @@ class Elastic:
         least, most = provisioning.elastic
         if self.largest is None:
             self.largest = self._largest()
-        offer = shape(self.options, self.largest).amounts()
-        names = {node["metadata"]["name"] for node in nodes.values()}
-        coming = sum(1 for job in jobs if f"job-{job.id}" not in names)
-        wanted = pack((demand(pod) for pod in pods.values() if is_stuck(pod)), offer)
-        more = max(wanted - coming, least - (len(jobs) - len(ending)))
-        for _ in range(min(more, most - len(jobs))):
-            self._submit(now)
+        demands = [demand(pod) for pod in pods.values() if is_stuck(pod)]
+        wanted = self._wanted(demands, self.largest, now)
+        here = self._offering(
+            {name for demanded in demands for name in extended_resources(demanded)}, nodes.values(), now
+        )
+        coming = sum(1 for job in jobs if f"job-{job.id}" not in here)
+        more = max(len(wanted) - coming, least - (len(jobs) - len(ending)))
+        for number in range(min(more, most - len(jobs))):
+            self._submit(now, wanted[number] if number < len(wanted) else {})
+
+    def _offering(self, devices: set[str], nodes: Iterable[Object], now: float) -> set[str]:
+        """The nodes that offer all that they will. A kubelet tells of devices up to a few seconds after it is there."""
+        offers = {node["metadata"]["name"]: node["status"].get("allocatable", {}).keys() for node in nodes}
+        self.seen = {name: self.seen.get(name, now) for name in offers}
+        return {
+            name
+            for name, offer in offers.items()
+            if not devices or devices & offer or now > self.seen[name] + DEVICES_SETTLE
+        }
+
+    def _wanted(self, demands: list[Amounts], largest: Shape, now: float) -> list[SbatchOptions]:
+        """The nodes for pods that wait: options that each has beside those of all, devices that its pods ask for.
+
+        What no host has, Slurm refuses; then pods that ask for no devices need not wait.
+        """
+        said = bool(self.options.keys() & DEVICE_OPTIONS)
+        groups = {"": demands} if said else gres_of_nodes(demands, self.settings)
+        nodes: list[SbatchOptions] = []
+        for gres, group in groups.items():
+            if gres and now < self.refused.get(gres, 0.0):
+                continue
+            more: SbatchOptions = {"gres": gres} if gres else {}
+            offer = shape(self.options | more, largest, self.settings.gres).amounts()
+            nodes += [more] * pack(group, offer)
+        return sorted(nodes, key=lambda options: not options)  # who waits for devices waits longest
 
     def _largest(self) -> Shape:
-        return Shape(**self.slurm.largest_node(self.options.get("partition")))
+        largest = self.slurm.largest_node(self.options.get("partition"))
+        return Shape(cpus=largest["cpus"], memory=largest["memory"])
 
-    def _submit(self, now: float) -> None:
+    def _submit(self, now: float, more: SbatchOptions) -> None:
         claim = f"{ELASTIC}{secrets.token_hex(6)}"
         self.hold = now + SUBMIT_INTERVAL
         self.stamp.touch()
         given = self.options
-        asked = shape(given, self.largest or Shape(cpus=1, memory=1024))
+        asked = shape(given, self.largest or Shape(cpus=1, memory=1024), self.settings.gres)
         options = merge(
             {"cpus-per-task": str(asked.cpus), "mem": f"{asked.memory}M", "job-name": f"pinnace-{self.spec.name}-node"},
             {name: value for name, value in given.items() if name not in {"nodes", "ntasks"}},
+            more,
         )
         agent = agent_argv(self.spec.directory, "--join", "--label=pinnace.dev/elastic=true")
         args = [
@@ -244,6 +320,10 @@ class Elastic:
             job = self.slurm.sbatch(node_script(agent), args)
         except SlurmError as error:
             refusal = refusals.refusal_of(error)
+            if refusal is refusals.Refusal.PERMANENT and more.get("gres"):
+                self.refused[str(more["gres"])] = now + REFUSED_PAUSE
+                log.warning("no node with --gres=%s: %s", more["gres"], error)
+                return
             self.hold = now + (
                 refusals.SUBMIT_LIMIT_PAUSE if refusal is not refusals.Refusal.PERMANENT else REFUSED_PAUSE
             )

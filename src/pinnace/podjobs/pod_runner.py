@@ -23,9 +23,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pinnace.devices.plugin_api import DIRECTORY, registered
 from pinnace.errors import ApiError
 from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
-from pinnace.kube.pods import exit_code, has_ended
+from pinnace.kube.pods import FAILED, exit_code, has_ended
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.podjobs import head_access, pod_status
 from pinnace.podjobs.container_status import ContainerdStatus, fits_twice, is_completed
@@ -49,6 +50,9 @@ RETIRE_INTERVAL = 0.5  # seconds
 API_RETRY_PAUSE = 0.1  # seconds
 CONTAINERD_INTERVAL = 0.05  # seconds between looks at what containerd has noted
 CLAIMS_LIMIT = 60.0  # seconds
+DEVICES_LIMIT = 60.0  # seconds for the kubelet to start and to hear of its devices
+DEVICES_INTERVAL = 0.02  # seconds
+DEVICE_PLUGINS = DIRECTORY.name
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
@@ -212,6 +216,10 @@ def _take(api: Api, reference: PodReference, node: NodeSpec) -> dict[str, Any] |
         try:
             with contextlib.suppress(ApiError):
                 api.create("/api/v1/nodes", node_object(node))
+            if not _devices_are_known(node):
+                _fail_without_devices(api, reference, node)
+                return None
+            with contextlib.suppress(ApiError):
                 bind(api, reference, node.name)
             pod: dict[str, Any] = api.get(reference.path)
         except ApiError as error:
@@ -225,6 +233,26 @@ def _take(api: Api, reference: PodReference, node: NodeSpec) -> dict[str, Any] |
             if pod["spec"].get("nodeName"):
                 return pod
         time.sleep(API_RETRY_PAUSE)
+
+
+def _devices_are_known(node: NodeSpec) -> bool:
+    """Wait until the kubelet has heard what its node offers: it would start the pod without devices otherwise."""
+    deadline = time.monotonic() + DEVICES_LIMIT
+    while not registered(node.scratch / "kubelet" / DEVICE_PLUGINS).issuperset(node.offer.resources):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(DEVICES_INTERVAL)
+    return True
+
+
+def _fail_without_devices(api: Api, reference: PodReference, node: NodeSpec) -> None:
+    """In the kubelet's words of a pod that cannot have its devices."""
+    names = ", ".join(node.offer.resources)
+    message = f"Allocate failed: the kubelet has not heard of {names} for {DEVICES_LIMIT:.0f} s"
+    with contextlib.suppress(*API_FAILURES):
+        metadata = {"namespace": reference.namespace, "name": reference.name, "uid": reference.uid}
+        status = {"phase": FAILED, "reason": "UnexpectedAdmissionError", "message": message}
+        PodApi(api).set_status({"metadata": metadata}, status)
 
 
 def _choose_volumes(api: Api, node: str, reference: PodReference, claims: set[str]) -> None:

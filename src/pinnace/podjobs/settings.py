@@ -1,4 +1,4 @@
-"""What a site or a user can set about pods as jobs: the file ``pods.toml`` in $PINNACE_HOME.
+"""What a site or a user can set about pods as jobs, and of devices: the file ``pods.toml`` in $PINNACE_HOME.
 
 memory = "per-node"            # --mem; "per-cpu" is --mem-per-cpu, "none" where the site gives whole nodes
 exclusive = false              # whole nodes
@@ -12,8 +12,11 @@ drain_seconds = 300            # before an elastic node's time limit, at which i
 elastic = ["--cpus-per-task=4", "--mem=8G"]      # the shape of elastic nodes
 restricted = false             # pods may ask for what they need, and not of whom; true in a restricted cluster
 
-[resources]                    # Kubernetes' name = Slurm's GRES
+[resources]                    # Kubernetes' name = Slurm's GRES, perhaps with a type; "" if Slurm need not be asked
 "example.com/fpga" = "fpga"
+
+[devices]                      # the device files of a GRES that is no GPU, in the order of gres.conf
+"example.com/fpga" = ["/dev/fpga[0-9]*"]
 
 [priorities]                   # PriorityClass = options
 urgent = ["--qos=high"]
@@ -26,6 +29,7 @@ import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from pinnace.devices.resources import GRES
 from pinnace.errors import UsageError
 from pinnace.slurm.allowed_options import owner_options
 from pinnace.slurm.sizes import parse_mebibytes
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 
     from pinnace.slurm.options import SbatchOptions
 
-GRES = {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}
 MEMORY = ("per-node", "per-cpu", "none")
 
 
@@ -54,6 +57,7 @@ class PodJobSettings:
     elastic: list[str] = field(default_factory=list)
     restricted: bool = False
     resources: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, list[str]] = field(default_factory=dict)
     priorities: dict[str, list[str]] = field(default_factory=dict)
 
     @staticmethod
@@ -79,6 +83,7 @@ class PodJobSettings:
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path} cannot be read: {error}") from error
         settings.check_options()
+        settings.check_devices()
         return settings
 
     def check_options(self) -> None:
@@ -92,6 +97,27 @@ class PodJobSettings:
                 node_memory(options)
             except UsageError as error:
                 raise UsageError(f"pods.toml: {where}: {error.message}", hint=error.hint) from error
+
+    def check_devices(self) -> None:
+        """Whether the tables of devices can be read."""
+        for name, gres in self.resources.items():
+            if "/" not in name or not isinstance(gres, str):
+                raise UsageError(
+                    f"pods.toml: [resources] cannot have {name!r} = {gres!r}",
+                    hint='Write a name with a domain, and a GRES: "example.com/fpga" = "fpga".',
+                )
+        for name, files in self.devices.items():
+            if not isinstance(files, list) or not all(
+                isinstance(file, str) and file.startswith("/dev/") for file in files
+            ):
+                raise UsageError(
+                    f"pods.toml: [devices] cannot have {name!r} = {files!r}",
+                    hint='Write a list of files in /dev: "example.com/fpga" = ["/dev/fpga[0-9]*"].',
+                )
+            if name not in self.gres:
+                raise UsageError(
+                    f"pods.toml: [devices] has {name!r}, which [resources] has not", hint="Say there which GRES it is."
+                )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -21,7 +21,7 @@ from pinnace.spec import PodReference, agent_argv
 from pinnace.validation import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pinnace.podjobs.settings import PodJobSettings
@@ -88,18 +88,31 @@ def resource_options(pod: Object, settings: PodJobSettings) -> SbatchOptions:
         options["exclusive"] = None
     if disk := wanted.get("ephemeral-storage"):
         options["tmp"] = f"{math.ceil(disk / MIB)}M"
+    if gres := gres_option(wanted, settings):
+        options["gres"] = gres
+    return options
+
+
+def extended_resources(wanted: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """What a pod wants of devices: everything that Kubernetes does not know by itself."""
+    return {
+        name: amount
+        for name, amount in wanted.items()
+        if name not in PLAIN and not name.startswith("hugepages-") and amount
+    }
+
+
+def gres_option(wanted: Mapping[str, Decimal], settings: PodJobSettings) -> str:
+    """The devices that a pod wants, as sbatch's --gres."""
     gres: dict[str, int] = {}
-    for name, amount in wanted.items():
-        if name in PLAIN or name.startswith("hugepages-") or not amount:
-            continue
+    for name, amount in extended_resources(wanted).items():
         if name not in settings.gres:
             raise UsageError(
                 f"the resource {name} is not mapped to a GRES of Slurm", hint="Put it into [resources] of pods.toml."
             )
-        gres[settings.gres[name]] = gres.get(settings.gres[name], 0) + math.ceil(amount)
-    if gres:
-        options["gres"] = ",".join(f"{name}:{count}" for name, count in sorted(gres.items()))
-    return options
+        if settings.gres[name]:
+            gres[settings.gres[name]] = gres.get(settings.gres[name], 0) + math.ceil(amount)
+    return ",".join(f"{name}:{count}" for name, count in sorted(gres.items()))
 
 
 def least_time(pod: Object) -> int:
@@ -159,6 +172,7 @@ def submission(
     agent += mpi_args(pod, owners, settings)
     agent += [f"--label={key}={value}" for key, value in labels.items()]
     agent += ["--volumes"] if claim_names(pod) else []
+    agent += [f"--resource={name}" for name in sorted(extended_resources(needs(pod)))]
     return Submission(
         options=[*argv(options), *fixed_options(directory), f"--comment={comment(cluster, pod, owners)}"],
         script=node_script(agent),

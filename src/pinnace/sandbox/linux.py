@@ -32,6 +32,7 @@ MNT_DETACH = 0x2
 MOUNT_ATTR_RDONLY = 0x1
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
+RESOLVE_IN_ROOT = 0x10
 
 PR_SET_PDEATHSIG = 1
 PR_CAPBSET_DROP = 24
@@ -39,7 +40,8 @@ PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_SET_MODE_FILTER = 1
 
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
-SYS_MOUNT_SETATTR = 442  # of all architectures
+SYS_OPENAT2 = 437  # of all architectures
+SYS_MOUNT_SETATTR = 442  # likewise
 SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -73,6 +75,14 @@ def mount_setattr(path: str, *, flags: int, attr_set: int) -> None:
     """From Linux 5.12. With AT_RECURSIVE it applies to all mounts below, too."""
     about = struct.pack("4Q", attr_set, 0, 0, 0)  # struct mount_attr
     _check(_libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path.encode(), flags, about, len(about)), "mount_setattr", path)
+
+
+def openat2(directory: int, path: str, flags: int, resolve: int) -> int:
+    """From Linux 5.6. With RESOLVE_IN_ROOT the directory is the root for all links on the way."""
+    about = struct.pack("3Q", flags, 0, resolve)  # struct open_how
+    descriptor: int = _libc.syscall(SYS_OPENAT2, directory, path.encode(), about, len(about))
+    _check(descriptor < 0, "openat2", path)
+    return descriptor
 
 
 def inotify_init1(flags: int) -> int:

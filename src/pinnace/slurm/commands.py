@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pinnace.errors import SlurmError, SlurmNotFoundError, SlurmUnreachableError
 from pinnace.slurm import partitions
 from pinnace.slurm.errors import command_error
+from pinnace.slurm.gres import parse_gres
 from pinnace.slurm.jobs import SACCT, parse_sacct, parse_squeue, separator, squeue_format
 from pinnace.slurm.variables import query_environment, submission_environment
 from pinnace.validation import plain, printable
@@ -18,6 +19,7 @@ from pinnace.validation import plain, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pinnace.slurm.gres import AllocatedGres
     from pinnace.slurm.jobs import AccountedJob, QueuedJob
 
 COMMAND_LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
@@ -126,6 +128,10 @@ class Slurm:
         where = [f"--partition={partition}"] if partition else []
         printed = self.cli("sinfo", "--noheader", "--Node", "--format=%P %c %m", *where)
         return partitions.largest_node(printed, of_default=not partition)
+
+    def allocated_gres(self, job: int, host: str) -> list[AllocatedGres]:
+        """What a job of ours has of generic resources on a host."""
+        return parse_gres(self.cli("scontrol", "--details", "show", "job", str(job)), host, self.hostnames)
 
     def hostnames(self, nodelist: str) -> list[str]:
         """The names behind Slurm's short form of a list of nodes."""

@@ -11,6 +11,7 @@ from pinnace.spec.cluster import (
     Restriction,
     agent_argv,
 )
+from pinnace.spec.devices import Device, DeviceOffer
 from pinnace.spec.files import read_json, write_json
 from pinnace.spec.node import Allocation, Mpi, NodeSpec, PodReference
 from pinnace.spec.records import NodeRecord, NodeServices, NodeState, ServiceRecord, ServiceState
@@ -23,6 +24,8 @@ __all__ = [
     "METRICS_DELAY",
     "Allocation",
     "ClusterSpec",
+    "Device",
+    "DeviceOffer",
     "Mpi",
     "NodeRecord",
     "NodeServices",

@@ -107,6 +107,8 @@ class ClusterSpec:
     bridge_options: tuple[str, ...] = ()
     restriction: Restriction | None = None
     native_sockets: bool = True  # whether pods' TCP connections are the hosts' own (see ``network.native``)
+    gres: dict[str, str] = field(default_factory=dict)  # of Slurm, by Kubernetes' names of devices
+    device_files: dict[str, list[str]] = field(default_factory=dict)  # patterns of paths, by the same names
 
     @property
     def has_host_network(self) -> bool:
@@ -131,6 +133,8 @@ class ClusterSpec:
             "bridge_options": list(self.bridge_options),
             "restriction": asdict(self.restriction) if self.restriction else None,
             "native_sockets": self.native_sockets,
+            "gres": self.gres,
+            "device_files": self.device_files,
         }
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.network.native import support
 from pinnace.spec.cluster import HEAD, ClusterSpec
+from pinnace.spec.devices import DeviceOffer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +57,7 @@ class NodeSpec:
 
     ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its pod, fetched while the
     kubelet starts; without ``volumes`` nobody here claims any. ``mpi`` are the words that go before the commands of
-    these of its containers (see ``podjobs.pod_annotations.mpi_flags``).
+    these of its containers (see ``podjobs.pod_annotations.mpi_flags``). ``offer`` are its devices.
     """
 
     cluster: ClusterSpec
@@ -71,6 +72,7 @@ class NodeSpec:
     images: tuple[str, ...] = ()
     volumes: bool = True
     mpi: Mpi | None = None
+    offer: DeviceOffer = field(default_factory=DeviceOffer)
 
     @property
     def address(self) -> str:

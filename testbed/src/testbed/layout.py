@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed import etcfiles, slurmconf
+from testbed import driver, etcfiles, slurmconf
 from testbed.errors import BedError
 from testbed.plan import GROUPS, SYSTEM_USERS, USERS, Host, Plan
 
@@ -44,6 +44,8 @@ def lay_out(plan: Plan, directories: Directories, controllers: frozenset[str]) -
         directory.chmod(0o2770)
     for host in plan.linked:
         lay_out_host(host, directories.host(host.name))
+        if host.gpus:
+            driver.install(host, directories.host(host.name), directories.cache)
     directories.host(plan.switch.name).mkdir()
     jwt_key = directories.host(plan.login.name) / "spool" / Path(slurmconf.JWT_KEY).relative_to("/var/spool")
     write(jwt_key, secrets.token_bytes(32), mode=0o600, owner="slurm")
@@ -59,6 +61,7 @@ def write_etc(plan: Plan, etc: Path, controllers: frozenset[str]) -> None:
     write(etc / "resolv.conf", etcfiles.resolv_conf())
     write(etc / "slurm/slurm.conf", slurmconf.slurm_conf(plan, controllers))
     write(etc / "slurm/gres.conf", slurmconf.gres_conf(plan))
+    write(etc / Path(slurmconf.TASK_PROLOG).relative_to("/etc"), driver.task_prolog(), mode=0o755)
     write(etc / "slurm/cgroup.conf", slurmconf.cgroup_conf(controllers))
     write(etc / "slurm/slurmdbd.conf", slurmconf.slurmdbd_conf(plan), mode=0o600, owner="slurm")
     write(etc / "munge/munge.key", secrets.token_bytes(128), mode=0o400, owner="munge")
@@ -70,7 +73,7 @@ def write_etc(plan: Plan, etc: Path, controllers: frozenset[str]) -> None:
 
 
 def lay_out_host(host: Host, own: Path) -> None:
-    for name in ("etc", "etc.work", "opt", "opt.work", "log", "spool"):
+    for name in ("etc", "etc.work", "opt", "opt.work", "usr/local/bin", "usr/local/bin.work", "log", "spool"):
         (own / name).mkdir(parents=True)
     for name in ("tmp", "var-tmp"):
         (own / name).mkdir()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from testbed import driver
 from testbed.namespaces import (
     MNT_DETACH,
     MS_BIND,
@@ -26,7 +28,7 @@ from testbed.namespaces import (
     umount2,
 )
 from testbed.plan import Host, Role
-from testbed.slurmconf import gpu_path
+from testbed.slurmconf import FPGAS, fpga_path
 
 if TYPE_CHECKING:
     from testbed.cgroups import Cgroups
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Step", "host_mounts"]
 
 HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
-FAKE_MAJOR = 240  # "local/experimental use": a fake GPU can be allowed or denied, opening it says ENXIO
+UVM_MAJOR, FPGA_MAJOR, INFINIBAND_MAJOR = 241, 242, 243  # as that of GPUs, see testbed.driver
 
 
 class Step(Protocol):
@@ -166,6 +168,17 @@ class Node:
         Path(self.path).chmod(self.mode)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoaderCache:
+    """The cache of the dynamic loader, with the libraries of the host's driver."""
+
+    def describe(self) -> str:
+        return "ldconfig"
+
+    def execute(self) -> None:
+        subprocess.run(["/sbin/ldconfig", "-i", "-X"], check=True, timeout=60, stderr=subprocess.DEVNULL)
+
+
 def host_mounts(host: Host, directories: Directories, cgroups: Cgroups, *, hidden: tuple[str, ...]) -> tuple[Step, ...]:
     """The steps in their order: a source below /tmp or /var must be used before something covers it."""
     own = directories.host(host.name)
@@ -179,6 +192,7 @@ def host_mounts(host: Host, directories: Directories, cgroups: Cgroups, *, hidde
         overlay("/etc", lower=f"{directories.etc}:/etc", own=own),
         overlay("/opt", lower=f"{directories.opt}:/opt", own=own),
         Bind(source=str(directories.opt / "pinnace"), target="/opt/pinnace"),
+        *([overlay(driver.PROGRAMS, lower=driver.PROGRAMS, own=own), LoaderCache()] if host.gpus else ()),
         Bind(source=str(directories.home), target="/home"),
         *(Unmount(target=target) for target in ("/proc", "/sys", "/dev")),
         Filesystem(target="/proc", fstype="proc", flags=HARDENED),
@@ -243,7 +257,7 @@ def devices(host: Host) -> tuple[Step, ...]:
         Node(path="/dev/fuse", major=10, minor=229),
         Directory(path="/dev/net"),
         Node(path="/dev/net/tun", major=10, minor=200),
-        *(Node(path=gpu_path(number), major=FAKE_MAJOR, minor=number) for number in range(host.gpus)),
+        *(accelerators(host) if host.gpus else ()),
         Symlink(path="/dev/fd", target="/proc/self/fd"),
         *(Symlink(path=f"/dev/{name}", target=f"/proc/self/fd/{fd}") for fd, name in enumerate(STANDARD_STREAMS)),
         Directory(path="/dev/pts"),
@@ -255,6 +269,24 @@ def devices(host: Host) -> tuple[Step, ...]:
         Filesystem(target="/dev/shm", fstype="tmpfs", options="mode=1777", flags=MS_NOSUID | MS_NODEV),  # noqa: S108
         Directory(path="/dev/mqueue"),
         Filesystem(target="/dev/mqueue", fstype="mqueue", flags=HARDENED),
+    )
+
+
+def accelerators(host: Host) -> tuple[Step, ...]:
+    """The device files of a host with GPUs: these, FPGAs, perhaps an InfiniBand adapter. No driver is behind them."""
+    adapter = (
+        Directory(path="/dev/infiniband"),
+        Node(path="/dev/infiniband/rdma_cm", major=INFINIBAND_MAJOR, minor=0),
+        Node(path="/dev/infiniband/uverbs0", major=INFINIBAND_MAJOR, minor=192),
+    )
+    gpus = ((driver.gpu_path(number), driver.gpu_minor(host, number)) for number in range(host.gpus))
+    return (
+        *(Node(path=path, major=driver.GPU_MAJOR, minor=minor) for path, minor in gpus),
+        Node(path="/dev/nvidiactl", major=driver.GPU_MAJOR, minor=255),
+        Node(path="/dev/nvidia-uvm", major=UVM_MAJOR, minor=0),
+        Node(path="/dev/nvidia-uvm-tools", major=UVM_MAJOR, minor=1),
+        *(Node(path=fpga_path(number), major=FPGA_MAJOR, minor=number) for number in range(FPGAS)),
+        *(adapter if host.infiniband else ()),
     )
 
 

@@ -20,6 +20,7 @@ GATEWAY = 254
 MAX_HOSTS = 64
 GPU_HOSTS = 2
 GPUS_PER_HOST = 2
+GPU_TYPE = "tesla"  # of the last host's; that of the others' have none
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
 DELAY = re.compile(r"\d+(\.\d+)?(us|ms|s)")
 
@@ -90,13 +91,15 @@ SYSTEM_USERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """One host: a set of namespaces with a name, an address and perhaps fake GPUs."""
+    """One host: a set of namespaces with a name, an address and perhaps fake GPUs and a fake InfiniBand adapter."""
 
     name: str
     role: Role
     address: IPv4Address
     network: IPv4Network
     gpus: int = 0
+    gpu_type: str = ""
+    infiniband: bool = False
 
     @property
     def gateway(self) -> IPv4Address:
@@ -137,6 +140,8 @@ class Plan:
                 address=CLUSTER_NETWORK[FIRST_COMPUTE + number],
                 network=CLUSTER_NETWORK,
                 gpus=GPUS_PER_HOST if number > self.hosts - GPU_HOSTS else 0,
+                gpu_type=GPU_TYPE if number == self.hosts else "",
+                infiniband=number == self.hosts,
             )
             for number in range(1, self.hosts + 1)
         )

@@ -12,7 +12,8 @@ these as cgroup v1. Where it has not, or with ``--no-cgroups``, Slurm follows th
 
 from __future__ import annotations
 
-from testbed.plan import USERS, Plan
+from testbed.driver import gpu_path
+from testbed.plan import USERS, Host, Plan
 
 __all__ = [
     "ACCOUNTS",
@@ -24,7 +25,7 @@ __all__ = [
     "REST_PORT",
     "REST_SOCKET",
     "cgroup_conf",
-    "gpu_path",
+    "fpga_path",
     "gres_conf",
     "my_cnf",
     "slurm_conf",
@@ -44,11 +45,13 @@ JWT_KEY = "/var/spool/slurmctld/jwt_hs256.key"
 MYSQL_SOCKET = "/run/mysqld/mysqld.sock"
 MYSQL_DATA = "/var/spool/mysql"
 ACCOUNTS = tuple(sorted({user.account for user in USERS if user.account}))
+FPGAS = 2  # of each host with GPUs
+TASK_PROLOG = "/etc/slurm/task-prolog"
 FAST = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
 
 
-def gpu_path(number: int) -> str:
-    return f"/dev/fakegpu{number}"
+def fpga_path(number: int) -> str:
+    return f"/dev/fpga{number}"
 
 
 def conf(settings: dict[str, object]) -> str:
@@ -83,7 +86,8 @@ def slurm_conf(plan: Plan, controllers: frozenset[str]) -> str:
         "AccountingStorageHost": plan.login.name,
         "AccountingStorageEnforce": "associations,limits,qos",
         "AccountingStorageTRES": "gres/gpu",
-        "GresTypes": "gpu",
+        "GresTypes": "gpu,fpga",
+        "TaskProlog": TASK_PROLOG,
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "DefMemPerCPU": 500,
@@ -110,9 +114,13 @@ def node_lines(plan: Plan) -> list[str]:
     return [
         f"NodeName={host.name} NodeAddr={host.address} CPUs={CPUS} RealMemory={MEMORY_MB} TmpDisk={TMP_MB}"
         f" Feature={'gpu' if host.gpus else 'cpu'},rack{1 + index % 2}"
-        f"{f' Gres=gpu:{host.gpus}' if host.gpus else ''} State=UNKNOWN\n"
+        f"{f' Gres={node_gres(host)}' if host.gpus else ''} State=UNKNOWN\n"
         for index, host in enumerate(plan.compute)
     ]
+
+
+def node_gres(host: Host) -> str:
+    return f"gpu:{f'{host.gpu_type}:' if host.gpu_type else ''}{host.gpus},fpga:{FPGAS}"
 
 
 def partition_lines(plan: Plan) -> list[str]:
@@ -128,11 +136,14 @@ def partition_lines(plan: Plan) -> list[str]:
 
 
 def gres_conf(plan: Plan) -> str:
-    return "".join(
-        f"NodeName={host.name} Name=gpu File={gpu_path(number)}\n"
-        for host in plan.compute
+    hosts = [host for host in plan.compute if host.gpus]
+    gpus = [
+        f"NodeName={host.name} Name=gpu{f' Type={host.gpu_type}' if host.gpu_type else ''} File={gpu_path(number)}\n"
+        for host in hosts
         for number in range(host.gpus)
-    )
+    ]
+    fpgas = [f"NodeName={host.name} Name=fpga File={fpga_path(n)}\n" for host in hosts for n in range(FPGAS)]
+    return "".join([*gpus, *fpgas])
 
 
 def cgroup_conf(controllers: frozenset[str]) -> str:

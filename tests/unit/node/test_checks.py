@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pinnace.devices import offering
+from pinnace.devices.gpu import Gpu
 from pinnace.errors import NodeError
 from pinnace.node import checks
 from pinnace.node.checks import CheckState
 from pinnace.sandbox.linux import CLONE_NEWUSER, unshare
-from pinnace.spec import CLOCK_SKEW, LIFE
+from pinnace.spec import CLOCK_SKEW, LIFE, Device, DeviceOffer
 
 DAY = 86400.0
 MADE = 1_800_000_000.0
@@ -99,3 +101,35 @@ def test_file_watches_that_are_taken_are_named() -> None:
         text = told.read()
     assert "a node needs 9 inotify instances" in text
     assert "fs.inotify.max_user_instances" in text
+
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_GPUS": "0"}
+GPU = Device(resource="nvidia.com/gpu", id="GPU-1", files=("/dev/null",))
+LIBRARY = {"nvidia.com/gpu": {"/usr/local/nvidia/lib64/libcuda.so.1": "/lib/libcuda.so.535"}}
+
+
+@pytest.mark.parametrize(
+    ("offer", "state", "said"),
+    [
+        (DeviceOffer(), CheckState.WARNING, "Slurm gave GPU 0 to this job, and none of them can be used"),
+        (DeviceOffer(devices=(GPU,)), CheckState.WARNING, "would lack the driver's libraries"),
+        (DeviceOffer(devices=(GPU,), mounts=LIBRARY), CheckState.OK, "1 NVIDIA GPU, for this job: GPU-1"),
+    ],
+)
+def test_gpus_of_a_job(monkeypatch: pytest.MonkeyPatch, offer: DeviceOffer, state: CheckState, said: str) -> None:
+    found = offering.Maker(name="NVIDIA", domain="nvidia.com/", gpus=[Gpu(number=0, file="/dev/null", files=())])
+    monkeypatch.setattr(offering, "makers", lambda _host: [found])
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    check = checks.devices(offer)
+    assert check.state is state
+    assert said in check.text
+
+
+def test_gpus_that_are_not_the_jobs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = offering.Maker(name="AMD", domain="amd.com/", gpus=[Gpu(number=0, file="", files=())] * 2)
+    monkeypatch.setattr(offering, "makers", lambda _host: [found])
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    check = checks.devices(DeviceOffer())
+    assert check.state is CheckState.OK
+    assert check.text == "2 AMD GPUs, none of them for this job (ask for them, as with --gres=gpu:1)"

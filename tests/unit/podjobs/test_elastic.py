@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pinnace.errors import UsageError
-from pinnace.podjobs.elastic import Shape, busy_nodes, demand, is_stuck, pack, seconds_left, shape
+from pinnace.podjobs.elastic import (
+    Elastic,
+    Shape,
+    busy_nodes,
+    demand,
+    gres_of_nodes,
+    is_stuck,
+    node_devices,
+    pack,
+    seconds_left,
+    shape,
+)
+from pinnace.podjobs.settings import PodJobSettings
+from pinnace.spec import Provisioning
 from unit.podjobs.samples import container, job, pod
 
 OFFER = Shape(cpus=4, memory=4096)
@@ -32,16 +47,63 @@ def test_what_fits_on_no_node_gets_none() -> None:
 
 
 def test_the_shape_is_what_was_asked_for_or_what_the_partition_has() -> None:
-    assert shape({}, OFFER) == OFFER
-    assert shape({"cpus-per-task": "2", "mem": "1G"}, OFFER) == Shape(cpus=2, memory=1024)
+    assert shape({}, OFFER, {}) == OFFER
+    assert shape({"cpus-per-task": "2", "mem": "1G"}, OFFER, {}) == Shape(cpus=2, memory=1024)
     sizes = ("100", "100M", "2G", "1T", "2048K", "8GB", "0")
-    assert [shape({"mem": text}, OFFER).memory for text in sizes] == [100, 100, 2048, 1 << 20, 2, 8192, OFFER.memory]
+    assert [shape({"mem": text}, OFFER, {}).memory for text in sizes] == [
+        100,
+        100,
+        2048,
+        1 << 20,
+        2,
+        8192,
+        OFFER.memory,
+    ]
+
+
+def with_gpus(number: int) -> dict[str, Any]:
+    return pod(containers=[container("1", "1Gi", extended={"nvidia.com/gpu": str(number)})])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {}),
+        ({"gres": "gpu:2"}, {"nvidia.com/gpu": 2, "amd.com/gpu": 2}),
+        ({"gres": "gpu"}, {"nvidia.com/gpu": 1}),
+        ({"gres": "gpu:a100:2,fpga:1"}, {"nvidia.com/gpu": 2, "nvidia.com/a100": 2, "example.com/fpga": 1}),
+        ({"gpus-per-node": "4"}, {"nvidia.com/gpu": 4}),
+        ({"gpus-per-node": "a100:4"}, {"nvidia.com/a100": 4, "nvidia.com/gpu": 4}),
+    ],
+)
+def test_the_devices_of_a_shape(options: dict[str, str | None], expected: dict[str, int]) -> None:
+    gres = PodJobSettings(resources={"nvidia.com/a100": "gpu:a100", "example.com/fpga": "fpga"}).gres
+    found = node_devices(options, gres)
+    assert expected.items() <= found.items()
+    assert found["rdma/hca"], "Slurm is not asked for it"
+    if not expected:
+        assert "nvidia.com/gpu" not in found
+
+
+def test_pods_are_packed_by_their_devices_too() -> None:
+    offer = shape({"gres": "gpu:2"}, OFFER, PodJobSettings().gres).amounts()
+    assert pack([demand(with_gpus(1)) for _ in range(4)], offer) == 2
+    assert pack([demand(with_gpus(3))], offer) == 0
+    assert pack([demand(with_gpus(1))], OFFER.amounts()) == 0
+
+
+def test_nodes_have_what_their_pods_ask_for() -> None:
+    """Where the user's options name no devices. What no GRES is mapped to gets no node."""
+    unknown = pod(containers=[container("1", "1Gi", extended={"example.com/unknown": "1"})])
+    asked = [demand(body) for body in (with_gpus(1), with_gpus(2), with_gpus(1), asking("1"), unknown)]
+    groups = gres_of_nodes(asked, PodJobSettings())
+    assert {gres: len(group) for gres, group in groups.items()} == {"gpu:1": 2, "gpu:2": 1, "": 1}
 
 
 @pytest.mark.parametrize("options", [{"mem": "much"}, {"cpus-per-task": "four"}])
 def test_what_cannot_be_read_is_an_error_that_ends_no_provisioner(options: dict[str, str | None]) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        shape(options, OFFER)
+        shape(options, OFFER, {})
 
 
 def test_only_pods_that_found_no_node_are_stuck() -> None:
@@ -66,3 +128,36 @@ def test_daemons_and_the_dead_keep_no_node() -> None:
 )
 def test_time_left(text: str, value: float) -> None:
     assert seconds_left(replace(job(1), time_left=text)) == value
+
+
+def elastic(*, slurm: Any = None, options: tuple[str, ...] = ()) -> Elastic:
+    spec = SimpleNamespace(provisioning=Provisioning(elastic=(0, 4), options=options), name="c", directory=Path("/c"))
+    return Elastic(pod_api=lambda: Any, slurm=slurm, spec=spec, settings=PodJobSettings())  # type: ignore[arg-type,return-value]
+
+
+def node(name: str, **offer: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "1"} | offer}}
+
+
+def test_a_node_is_waited_for_until_it_has_told_of_its_devices() -> None:
+    """Otherwise another would be submitted for the same pod."""
+    keeper, gpu = elastic(), {"nvidia.com/gpu": "1"}
+    assert keeper._offering(set(), [node("job-1")], 0.0) == {"job-1"}, "nobody wants any"
+    assert keeper._offering({"nvidia.com/gpu"}, [node("job-1"), node("job-2", **gpu)], 1.0) == {"job-2"}
+    assert keeper._offering({"nvidia.com/gpu"}, [node("job-1")], 9.0) == set()
+    assert keeper._offering({"nvidia.com/gpu"}, [node("job-1")], 11.0) == {"job-1"}, "it has none"
+
+
+def test_nodes_with_devices_are_asked_for_first_and_not_again_at_once_if_they_were_refused() -> None:
+    keeper = elastic()
+    demands = [demand(asking("1")), demand(with_gpus(1)), demand(with_gpus(9))]
+    assert keeper._wanted(demands, OFFER, 0.0) == [{"gres": "gpu:1"}, {"gres": "gpu:9"}, {}]
+    keeper.refused["gpu:9"] = 60.0
+    assert keeper._wanted(demands, OFFER, 1.0) == [{"gres": "gpu:1"}, {}]
+    assert {"gres": "gpu:9"} in keeper._wanted(demands, OFFER, 61.0)
+
+
+def test_where_the_users_options_say_what_nodes_have_they_count() -> None:
+    keeper = elastic(options=("--gres=gpu:2",))
+    assert keeper._wanted([demand(with_gpus(1)) for _ in range(3)], OFFER, 0.0) == [{}, {}]
+    assert keeper._wanted([demand(with_gpus(3))], OFFER, 0.0) == []

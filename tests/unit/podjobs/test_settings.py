@@ -42,6 +42,11 @@ def test_every_size_that_sbatch_takes(tmp_path: Path, size: str) -> None:
         ('max_jobs = "many"', "max_jobs cannot be"),
         ('memory = "all"', "memory cannot be"),
         ("elastic = [", "cannot be read"),
+        ('[resources]\n"example.com/fpga" = 1', "resources. cannot have"),
+        ('[resources]\nfpga = "fpga"', "resources. cannot have"),
+        ('[devices]\n"example.com/fpga" = ["/dev/fpga0"]', "which .resources. has not"),
+        ('[resources]\n"a/b" = "b"\n[devices]\n"a/b" = "/dev/b"', "devices. cannot have"),
+        ('[resources]\n"a/b" = "b"\n[devices]\n"a/b" = ["/etc/b"]', "devices. cannot have"),
     ],
 )
 def test_what_cannot_be_used_later_is_refused_before_a_cluster_starts(tmp_path: Path, text: str, says: str) -> None:

@@ -52,6 +52,12 @@ def test_gpus_and_mapped_resources() -> None:
         options(body)
 
 
+def test_a_resource_that_every_host_has_is_not_asked_of_slurm() -> None:
+    body = pod(containers=[container(extended={"rdma/hca": "1"})])
+    assert "gres" not in options(body)
+    assert options(body, PodJobSettings(resources={"rdma/hca": "nic"}))["gres"] == "nic:1"
+
+
 def test_scratch_and_deadline() -> None:
     scratch = container()
     scratch["resources"]["requests"]["ephemeral-storage"] = "2Gi"

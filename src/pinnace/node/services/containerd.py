@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import HOST_NETWORK
+from pinnace.devices import cdi
 from pinnace.images import cache, cache_closing
 from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
@@ -165,6 +166,7 @@ restrict_oom_score_adj = true
 tolerate_missing_hugetlb_controller = true
 enable_unprivileged_ports = true
 enable_unprivileged_icmp = true
+cdi_spec_dirs = [{quote(str(cdi.SITES_DIRECTORY))}, {quote(str(cdi.DIRECTORY))}]
 
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = {json.dumps(cni_plugins)}

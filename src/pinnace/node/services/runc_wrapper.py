@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.objects import HOST_NETWORK
 from pinnace.controlplane.tasks import TASKS
+from pinnace.devices.libraries import update_loader_cache
 from pinnace.network.native.profile import with_notifications
 from pinnace.node.limits.affinity import AFFINITY
 from pinnace.node.limits.limiter import with_affinity
@@ -208,6 +209,7 @@ def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None)
             about = with_notifications(about, edits.notify, is_nodes_network)
         if edits.keep_groups and user_groups.keeps_groups(about, path.parent / "rootfs"):
             (path.parent / user_groups.MARK).touch()
+        update_loader_cache(about, path.parent)
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about
