@@ -35,7 +35,7 @@ TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytes
 GROUPS = {
     "bridge": ("e2e/bridge",),
     "shared 1": ("e2e/test_attacks_network.py", "e2e/test_metrics.py", "e2e/test_sctp.py", "e2e/test_terminal.py",
-                 "e2e/test_extending.py", "e2e/test_api.py", "e2e/test_host_network.py"),
+                 "e2e/test_extending.py", "e2e/test_api.py", "e2e/test_host_network.py", "e2e/test_limits.py"),
     "shared 2": ("e2e/test_services.py", "e2e/test_storage.py", "e2e/test_images.py", "e2e/test_workloads.py",
                  "e2e/test_cluster.py", "e2e/test_lifecycle.py", "e2e/test_security.py", "e2e/test_configuration.py",
                  "e2e/test_groups.py"),
@@ -45,7 +45,7 @@ OF_ONE_GROUP = ("bridged", "s3", "cluster", "bed_of_its_own")  # fixtures of a s
 used_by_group: set[pytest.FixtureDef[Any]] = set()
 # The groups that take longest, which begin first: seconds, measured while three workers shared two processors.
 SECONDS = {
-    "bridge": 520, "shared 2": 510, "shared 1": 380, "e2e/test_pods.py": 280, "e2e/test_ranks.py": 270,
+    "bridge": 520, "shared 2": 510, "shared 1": 470, "e2e/test_pods.py": 280, "e2e/test_ranks.py": 270,
     "e2e/test_run.py": 230, "e2e/test_cache.py": 200, "e2e/test_interrupting.py": 200, "testbed": 150,
     "e2e/test_native_sockets.py": 170, "e2e/test_devices.py": 110,
     "unit/components/test_build.py": 150, "e2e/test_ending.py": 130, "e2e/test_attacks_tenants.py": 130,
