@@ -80,6 +80,13 @@ def time_limits() -> Any:
     return results
 
 
+def shut_down(sock: socket.socket, *pauses: float) -> None:
+    """End a connect of another thread. In the moment in which a signal has it begin again, that has no effect."""
+    for pause in pauses:
+        time.sleep(pause)
+        outcome(sock.shutdown, socket.SHUT_RDWR)
+
+
 @probe("filtered")
 def interrupted() -> Any:
     results: list[Any] = []
@@ -90,7 +97,7 @@ def interrupted() -> Any:
         sock.setblocking(False)
         results.append(code_of(sock.connect_ex(TARGET)))
     with socket.socket() as sock, alarms(0.1, 0.1, restart=True):
-        killer = threading.Timer(1.0, outcome, (sock.shutdown, socket.SHUT_RDWR))
+        killer = threading.Thread(target=shut_down, args=(sock, 1.05, 0.15, 0.15))
         killer.start()
         begin = time.monotonic()
         results += [raw("connect", sock.fileno(), sockaddr(*TARGET), 16), about(time.monotonic() - begin)]
