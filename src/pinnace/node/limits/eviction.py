@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 THRESHOLD = 100 * MIB  # the kubelet's default for memory.available
-OUTSIDE = (
-    150 * MIB
-)  # what the agent and the processes beside it have: Slurm counts them, and they are not seen from here
+OUTSIDE = 200 * MIB  # of the agent and the processes beside it, which Slurm counts, and which are not seen from here
 GROWTH = 1 << 30  # bytes a second that a node is expected to grow by at most
 MIN_INTERVAL, MAX_INTERVAL = 0.2, 5.0  # seconds between looks
 CRITICAL = 2_000_000_000  # the priority from which on the kubelet evicts no pod
@@ -129,6 +127,11 @@ def ranked(candidates: list[Candidate]) -> list[Candidate]:
     return sorted(evictable, key=lambda found: (not found.exceeds, found.priority, found.requested - found.used))
 
 
+def helps(order: list[Candidate], free: int) -> bool:
+    """Whether the pods are what the node lacks memory for, and not the node itself, in a job that is too small."""
+    return sum(candidate.used for candidate in order) >= THRESHOLD - free
+
+
 def message(candidate: Candidate, free: int) -> str:
     """As the kubelet's."""
     return (
@@ -144,7 +147,7 @@ def evict_one(kubeconfig: Path, node: str, free: int) -> None:
 
     api = Api(kubeconfig, timeout=API_TIMEOUT)
     order = ranked(candidates(api.get(f"/api/v1/pods?fieldSelector=spec.nodeName={node}")["items"]))
-    if not order:
+    if not order or not helps(order, free):
         return
     first, text = order[0], message(order[0], free)
     path = _path(first.pod)

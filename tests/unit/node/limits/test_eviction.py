@@ -13,6 +13,7 @@ from pinnace.node.limits.eviction import (
     Eviction,
     _host_available,
     available,
+    helps,
     message,
     ranked,
     requested,
@@ -47,6 +48,12 @@ def test_pods_go_in_the_kubelets_order() -> None:
     assert [found.pod["metadata"]["name"] for found in order] == [
         "much above", "best effort", "a little above", "important", "guaranteed", "within its request",
     ]  # fmt: skip
+
+
+def test_no_pod_is_evicted_where_that_is_of_no_use() -> None:
+    pods = [candidate("a", 50 * MIB), candidate("b", 60 * MIB)]
+    assert helps(pods, 0)
+    assert not helps(pods, -20 * MIB), "the job is too small for the node itself"
 
 
 def test_what_a_pod_requests() -> None:
