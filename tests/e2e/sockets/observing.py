@@ -69,8 +69,8 @@ def kind(address: Any) -> Any:
 
 
 def about(seconds: float) -> str:
-    """A time, roughly."""
-    return next((text for limit, text in ((0.25, "at once"), (0.6, "half"), (1.5, "one")) if seconds < limit), "long")
+    """A time, roughly: a busy machine may stop a process for some tenths of a second."""
+    return "at once" if seconds < 0.5 else "one" if seconds < 2 else "long"
 
 
 @contextlib.contextmanager
