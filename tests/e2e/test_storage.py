@@ -181,7 +181,7 @@ def test_scratch_is_made_on_the_node_of_the_first_pod(kubectl: Kubectl, node: st
     volume = kubectl.json("get", "pv", kubectl.json("get", "pvc", name)["spec"]["volumeName"])
     (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
-    find = ["find", "/tmp", "-path", f"*/volumes/default-{name}-*/file"]
+    find = ["find", "/tmp", "-ignore_readdir_race", "-path", f"*/volumes/default-{name}-*/file"]
     assert len(bed.run(find, user="root", on=node).stdout.split()) == 1
     other = "n2" if node == "n1" else "n1"
     assert not bed.run(find, user="root", on=other).stdout
