@@ -58,10 +58,14 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 # Every worker has a bed; a test mostly waits, so there are more of them than processors (tests/conftest.py: who runs what).
 WORKERS ?= 3
 ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What has failed while others took the processors is asked once more, by itself. Both results are shown.
+AGAIN := $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 1
+BESIDE_OTHERS := (bed or build) and not alone and not stress
+TESTS_FAILED := 1# pytest's exit code
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
-	$(ON_BEDS) -m '(bed or build) and not alone and not stress' --durations=15
+	$(ON_BEDS) -m '$(BESIDE_OTHERS)' --durations=15 || { [ $$? = $(TESTS_FAILED) ] && $(AGAIN) -m '$(BESIDE_OTHERS)'; }
 	$(PYTEST) -m '(bed or build) and alone and not stress' --durations=15
 
 .PHONY: stress
