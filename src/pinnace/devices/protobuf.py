@@ -1,4 +1,4 @@
-"""Protocol Buffers, as far as the messages of ``plugin_api`` go: numbers, text, and messages within messages."""
+"""Protocol Buffers, as far as ours go: numbers, text, and messages within messages. See ``plugin_api``."""
 
 from __future__ import annotations
 

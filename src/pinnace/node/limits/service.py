@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.controlplane.tasks import TASKS
+from pinnace.devices.protobuf import bytes_field
 from pinnace.node.containers import read_container
 from pinnace.node.limits import affinity
 from pinnace.node.limits.container_limits import LIMITS, ContainerLimits
@@ -51,15 +52,7 @@ def say(text: str) -> None:
 
 def task_oom(container: str) -> bytes:
     """containerd's event TaskOOM, as a protobuf ``Any``."""
-    return _field(1, b"containerd.events.TaskOOM") + _field(2, _field(1, container.encode()))
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """A protobuf field of bytes."""
-    length, size = b"", len(value)
-    while size > 0x7F:
-        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
-    return bytes([number << 3 | 2]) + length + bytes([size]) + value
+    return bytes_field(1, b"containerd.events.TaskOOM") + bytes_field(2, bytes_field(1, container.encode()))
 
 
 def publish_argv(containerd: str, socket: str) -> list[str]:
