@@ -37,6 +37,7 @@ DESCRIPTIONS = (
 CACHE = "ld.so.cache"
 CONFIGURATION = "ld.so.conf.d"
 NEW = ".pinnace"
+MAX_CACHE = 16 << 20  # bytes; that of a large distribution has some hundred KiB
 
 
 def nvidia_libraries(loader_cache: Path) -> dict[str, str]:
@@ -101,11 +102,12 @@ def update_loader_cache(config: Mapping[str, Any], bundle: Path) -> None:
 
 
 def _read(directory: int, name: str) -> bytes:
-    """A file of the image; empty if it has none, or something else in its place."""
+    """A file of the image, of which nothing is known; empty if it has none, something else, or too much of it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         with os.fdopen(descriptor, "rb") as file:
-            return file.read()
+            content = file.read(MAX_CACHE + 1)
+            return content if len(content) <= MAX_CACHE else b""
     return b""
 
 

@@ -110,6 +110,15 @@ def test_no_link_of_an_image_leads_out_of_it(tmp_path: Path, link: str) -> None:
     assert (outside / "file").read_text() == "theirs"
 
 
+def test_a_cache_of_any_size_in_an_image_takes_no_memory_of_ours(tmp_path: Path) -> None:
+    place = bundle(tmp_path)
+    cache = place / "rootfs/etc/ld.so.cache"
+    with cache.open("wb") as file:
+        file.truncate(1 << 40)
+    libraries.update_loader_cache(CONFIG, place)
+    assert [entry.name for entry in parse(cache.read_bytes())] == ["libcuda.so.1"]
+
+
 def test_an_image_of_one_static_program_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "bundle/rootfs").mkdir(parents=True)
     libraries.update_loader_cache(CONFIG, tmp_path / "bundle")
