@@ -6,6 +6,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
+# What has failed while others took the processors is asked once more, by itself. Both results are shown.
+AGAIN := $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 1
+TESTS_FAILED := 1# pytest's exit code
 
 # What a build of the components and the test bed's own tools need from Debian; installed if we may and something lacks.
 PACKAGES := gcc libc6-dev libseccomp-dev pkg-config python3-venv
@@ -46,6 +49,8 @@ format: setup ## Format the code
 	$(BIN)/clang-format -i $(C_FILES)
 	$(BIN)/ruff check --fix .
 
+UNITS := not bed and not build
+
 .PHONY: check
 check: setup ## The fast part of the tests: style, types, layers, units (two minutes)
 	$(BIN)/ruff format --check .
@@ -53,15 +58,12 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) -q -n 2 -m 'not bed and not build'
+	$(PYTEST) -q -n 2 -m '$(UNITS)' || { [ $$? = $(TESTS_FAILED) ] && $(AGAIN) -q -m '$(UNITS)'; }
 
 # Every worker has a bed; a test mostly waits, so there are more of them than processors (tests/conftest.py: who runs what).
 WORKERS ?= 3
 ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# What has failed while others took the processors is asked once more, by itself. Both results are shown.
-AGAIN := $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 1
 BESIDE_OTHERS := (bed or build) and not alone and not stress
-TESTS_FAILED := 1# pytest's exit code
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
@@ -72,9 +74,17 @@ test: check fetch ## All tests, on a real Slurm with the real components (needs 
 stress: setup fetch ## What `make test` does a few times, many times over (an hour)
 	$(PYTEST) -m stress --durations=15
 
+.PHONY: sites
+sites: setup fetch ## The matrix of generations of Slurm, facts of sites and models, on beds of their own (half an hour)
+	$(BIN)/python -m benchmarks.sites
+
 .PHONY: bridge-image
 bridge-image: setup ## The image for `pinnace bridge --print-manifest`, as bridge.tar
 	$(BIN)/python deploy/image.py bridge.tar
+
+.PHONY: bench-image
+bench-image: setup ## The image with the tools of `pinnace bench`, as bench.tar
+	cp "$$($(BIN)/testbed image build bench)" bench.tar
 
 .PHONY: demo
 demo: setup fetch ## From nothing to a Slurm job over two hosts, on a test bed of its own

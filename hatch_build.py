@@ -29,7 +29,7 @@ BUILD_LIMIT = 120.0  # seconds
 
 
 def compile_argv(compiler: str, target: str, files: list[Path], output: Path, checksum: str) -> list[str]:
-    """The command that builds a target. That contains the checksum of its sources (``pinnace.network.c_library``)."""
+    """The command that builds a target. That contains the checksum of its sources (``pinnace.c_library``)."""
     sources = [str(path) for path in files if path.suffix == ".c"]
     flags = (*FLAGS, *(LIBRARY_FLAGS if target in LIBRARIES else ()))
     return [compiler, *flags, f'-DSOURCE_CHECKSUM="{checksum}"', "-o", str(output), *sources]
@@ -52,7 +52,7 @@ def build(root: Path) -> list[str]:
 
 def _c_library(root: Path) -> Any:
     """The module that loads them, which must not need anything that is not installed yet."""
-    spec = importlib.util.spec_from_file_location("c_library", root / NETWORK / "c_library.py")
+    spec = importlib.util.spec_from_file_location("c_library", root / "src/pinnace/c_library.py")
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module

@@ -1,8 +1,8 @@
 """What it costs to watch containers with memory limits: the service alone, on containers of two sleeping processes.
 
-    unshare -Urmpf --mount-proc .venv/bin/python benchmarks/limits.py --containers 100 --seconds 20
+    unshare -Urmpf --mount-proc .venv/bin/python benchmarks/limits.py --containers 100 --seconds 20 [--busy]
 
-The PID namespace is that of a node, in which no other processes come and go.
+The PID namespace is that of a node, in which no other processes come and go; with ``--busy``, about a hundred a second.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--containers", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--busy", action="store_true")
     options = parser.parse_args()
     cpus = frozenset(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
@@ -55,6 +56,8 @@ def main() -> None:
         pool = CpuPool(available=cpus, permitted=cpus)
         service = LimitsService(tasks=tasks, run_directory=Path(name), pool=pool, publish=["false"])
         processes = [create(tasks / str(number)) for number in range(options.containers)]
+        if options.busy:
+            processes.append(subprocess.Popen(["sh", "-c", "while :; do sleep 0.01; done"], process_group=0))
         try:
             time.sleep(2)
             service.changed(str(number) for number in range(options.containers))

@@ -27,7 +27,7 @@ from testbed.software import install
 from testbed.state import Directories
 
 PROJECT = Path(__file__).parents[1]
-STATE = Directories(state=Path("/var/lib/testbed-bench"))
+STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
 SETTLED = 45  # seconds after which a cluster without pods does nothing but wait
 IDLE = 30  # seconds over which its CPU is counted
 

@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/pods.py [latency] [rate] [pending] [kill]
 
-latency   from `kubectl run` to the container's first line, beside `srun` and `sbatch`; medians, and all figures
+latency   from `kubectl run` to the container's first line, with a small image and with one of 45 MB that the host has
+          run before, beside `srun` and `sbatch`; medians, all figures, and when each step of the start was
 rate      200 pods of one second over four hosts, beside the same 200 as plain sbatch jobs; WIDTHS="6 1" are their CPUs
 pending   1,000 pods that wait: how long one look of the provisioner takes, and its memory
 kill      100 pods while the provisioner is killed 50 times, and slurmctld restarted: each pod has exactly one job
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +35,6 @@ from testbed.state import Directories
 
 PROJECT = Path(__file__).parents[1]
 STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
-IMAGE = "localhost/pinnace-test/busybox:1"
 JOB = """
 apiVersion: batch/v1
 kind: Job
@@ -92,14 +93,22 @@ class Site:
         return (started - submitted).total_seconds()
 
     @property
+    def direct_kubectl(self) -> list[str]:
+        """kubectl without pinnace before it."""
+        spec = json.loads((self.cluster / "cluster.json").read_text())
+        kubeconfig = "/home/alice/.local/share/pinnace/clusters/default/kubeconfig"
+        return [spec["binaries"]["kubectl"], f"--kubeconfig={kubeconfig}"]
+
+    @property
     def log(self) -> Path:
         return self.cluster / "logs/n1/provisioner.log"
 
 
 def latency(site: Site, rounds: int = 15) -> None:
-    spec = json.loads((site.cluster / "cluster.json").read_text())
-    kubectl = [spec["binaries"]["kubectl"], "--kubeconfig=/home/alice/.local/share/pinnace/clusters/default/kubeconfig"]
-    srun, sbatch, pods, waits = [], [], [], []
+    srun, sbatch = [], []
+    pods: dict[str, list[Start]] = {"busybox": [], "nettools": []}
+    for image in pods:
+        measure_start(site, image, f"{image}-first")  # the host has run it before
     for number in range(rounds):
         begin = time.time()
         srun.append(float(site.run("srun", "date", "+%s.%N")) - begin)
@@ -107,22 +116,64 @@ def latency(site: Site, rounds: int = 15) -> None:
         site.run("sbatch", "--output=/home/alice/started", "--wrap=date +%s.%N")
         time.sleep(1.5)
         sbatch.append(float((site.home / "started").read_text()) - begin)
-        argv = ["run", f"l{number}", f"--image={IMAGE}", "--restart=Never", "--", "echo", "here"]
-        command = site.bed.command([*kubectl, *argv])
-        begin = time.time()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
-        time.sleep(5)  # whoever looks takes CPUs from what is looked at
-        while site.json("get", "pod", f"l{number}")["status"]["phase"] != "Succeeded":
-            time.sleep(0.5)
-        stamp = site.kubectl("logs", "--timestamps", f"l{number}").split()[0]
-        pods.append(dt.datetime.fromisoformat(f"{stamp[:26]}+00:00").timestamp() - begin)
-        waits.append(site.delay(site.json("get", "pod", f"l{number}")["spec"]["nodeName"].removeprefix("job-")))
-        time.sleep(2)
+        for image, starts in pods.items():
+            starts.append(measure_start(site, image, f"{image}-{number}"))
+    say(f"load of the machine: {os.getloadavg()[0]:.1f}")
     figures("first line, bare srun", srun, "s")
     figures("first line, bare sbatch", sbatch, "s")
-    figures("first line, kubectl run, pod as a job", pods, "s")
-    figures("  Slurm's delay before it looks at batch jobs", waits, "s")
-    figures("  the first line without that delay", [pod - wait for pod, wait in zip(pods, waits, strict=True)], "s")
+    for image, starts in pods.items():
+        lines, waits = [start.first_line for start in starts], [start.slurm for start in starts]
+        figures(f"first line, pod as a job, {image}", lines, "s")
+        figures("  Slurm's delay before it looks at batch jobs", waits, "s")
+        figures("  the first line without that delay", [a - b for a, b in zip(lines, waits, strict=True)], "s")
+        show_steps(starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The start of a pod. Times are seconds after `kubectl run`; steps have a beginning and an end."""
+
+    first_line: float
+    slurm: float
+    steps: dict[str, tuple[float, float]]
+
+
+def measure_start(site: Site, image: str, name: str) -> Start:
+    argv = ["run", name, f"--image=localhost/pinnace-test/{image}:1", "--restart=Never", "--", "echo", "here"]
+    command = site.bed.command([*site.direct_kubectl, *argv])
+    begin = time.time()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    time.sleep(4)  # whoever looks takes CPUs from what is looked at
+    while site.json("get", "pod", name)["status"]["phase"] != "Succeeded":
+        time.sleep(0.5)
+    stamp = site.kubectl("logs", "--timestamps", name).split()[0]
+    node = site.json("get", "pod", name)["spec"]["nodeName"]
+    timeline = json.loads(site.run("pinnace", "timeline", "--node", node, "--output", "json"))
+    first = timeline["origin"] - begin
+    steps = {
+        step["name"].replace(name, "POD"): (first + step["begin"], first + (step["end"] or step["begin"]))
+        for step in timeline["steps"]
+        if step["phase"] == "start"
+    }
+    site.kubectl("delete", "pod", name, "--wait=false")
+    time.sleep(2)
+    return Start(
+        first_line=dt.datetime.fromisoformat(f"{stamp[:26]}+00:00").timestamp() - begin,
+        slurm=site.delay(node.removeprefix("job-")),
+        steps=steps,
+    )
+
+
+def show_steps(starts: list[Start]) -> None:
+    """When each step began and ended, in seconds after `kubectl run`; medians of the starts that had it."""
+    names = dict.fromkeys(name for start in starts for name in start.steps)
+    rows = []
+    for name in names:
+        spans = [start.steps[name] for start in starts if name in start.steps]
+        rows.append((median(begin for begin, _ in spans), median(end for _, end in spans), name))
+    last = median(start.first_line for start in starts)
+    for begin, end, name in sorted(row for row in rows if row[0] <= last):
+        say(f"    {begin:6.2f} {end:6.2f}  {name}")
 
 
 def rate(site: Site, count: int = 200) -> None:
@@ -217,8 +268,10 @@ def main() -> int:
     try:
         install(bed, PROJECT, share=user_root().parent)
         site = Site(bed)
-        shutil.copy(build_image("busybox"), site.home / "busybox.tar")
-        site.run("pinnace", "up", "--pods-as-jobs", "-w", "n1", "--image", "busybox.tar")
+        for image in ("busybox", "nettools"):
+            shutil.copy(build_image(image), site.home / f"{image}.tar")
+            site.run("pinnace", "image", "load", f"{image}.tar")
+        site.run("pinnace", "up", "--pods-as-jobs", "-w", "n1")
         for name in chosen:
             {"latency": latency, "rate": rate, "pending": pending, "kill": kill}[name](site)
         say(site.run("pinnace", "down"))

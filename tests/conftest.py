@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, and what they start must not
 # Not the default: whoever develops on this machine may have a bed of their own up. Every pytest-xdist worker has one.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+USUAL_PLAN = Plan(hosts=3, fast=True)
 TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytest") + WORKER)
 
 # Files whose tests one worker runs one after another, by the name of their group. Those that use the same cluster
@@ -35,7 +36,8 @@ TEST_STATE = Path(os.environ.get("TESTBED_PYTEST_STATE", "/var/lib/testbed-pytes
 GROUPS = {
     "bridge": ("e2e/bridge",),
     "shared 1": ("e2e/test_attacks_network.py", "e2e/test_metrics.py", "e2e/test_sctp.py", "e2e/test_terminal.py",
-                 "e2e/test_extending.py", "e2e/test_api.py", "e2e/test_host_network.py", "e2e/test_limits.py"),
+                 "e2e/test_extending.py", "e2e/test_api.py", "e2e/test_host_network.py", "e2e/test_limits.py",
+                 "e2e/test_timeline.py", "e2e/test_dra.py"),
     "shared 2": ("e2e/test_services.py", "e2e/test_storage.py", "e2e/test_images.py", "e2e/test_workloads.py",
                  "e2e/test_cluster.py", "e2e/test_lifecycle.py", "e2e/test_security.py", "e2e/test_configuration.py",
                  "e2e/test_groups.py"),
@@ -50,6 +52,7 @@ SECONDS = {
     "e2e/test_native_sockets.py": 170, "e2e/test_devices.py": 110,
     "unit/components/test_build.py": 150, "e2e/test_ending.py": 130, "e2e/test_attacks_tenants.py": 130,
     "e2e/test_elastic.py": 120, "e2e/test_attacks_site.py": 110, "e2e/test_waiting.py": 90, "e2e/test_doctor.py": 70,
+    "e2e/test_bench.py": 100, "e2e/test_firewall.py": 90, "e2e/test_generations.py": 300, "e2e/test_sites.py": 120,
     "e2e/test_neighbours.py": 60, "e2e/test_registries.py": 50, "e2e/test_ksi.py": 20, "e2e/test_one_user.py": 20,
 }  # fmt: skip
 
@@ -116,13 +119,13 @@ def bed() -> Iterator[Bed]:
 
 
 @contextlib.contextmanager
-def bed_at(state: Path) -> Iterator[Bed]:
+def bed_at(state: Path, plan: Plan = USUAL_PLAN) -> Iterator[Bed]:
     if os.geteuid() != 0:
         pytest.fail("the bed needs root: run `make test` as root")
     directories = Directories(state=state)
     with one_worker_at_a_time():
         Bed(directories).down()
-        bed = Bed.up(Plan(hosts=3, fast=True), directories)
+        bed = Bed.up(plan, directories)
     yield bed
     bed.down()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import benchmarks.network
 from benchmarks.network import table
 from benchmarks.network.measurements import MEASUREMENTS, Measurement, NetworkPath, command
-from benchmarks.network.objects import RR
+from benchmarks.network.objects import PYTHON, RR
 from benchmarks.network.plot import svg
 from benchmarks.network.results import Result, Sample, as_json, read_sample
 from benchmarks.network.site import COMMAND_LIMIT, Site, running_site
@@ -40,8 +40,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def measure(site: Site, measurement: Measurement, path: NetworkPath, *, seconds: int, requests: int) -> Sample:
     address = site.addresses[path, measurement.target]
-    argv = command(measurement, address, rr=RR, seconds=seconds, requests=requests)
-    output = site.run(path, argv, limit=COMMAND_LIMIT + seconds).stdout
+    argv = command(measurement, address, rr=RR, python=PYTHON, seconds=seconds, requests=requests)
+    output = site.run(path, argv, client=measurement.client, limit=COMMAND_LIMIT + seconds).stdout
     return read_sample(measurement, output, requests=requests)
 
 

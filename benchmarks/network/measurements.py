@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MEASUREMENTS", "RR_PORT", "Measurement", "NetworkPath", "Target", "Unit", "command"]
+__all__ = [
+    "MEASUREMENTS", "PYTHON_PORT", "RR_PORT", "SERVER_CPU", "Client", "Measurement", "NetworkPath", "Target", "Unit",
+    "command",
+]  # fmt: skip
 
-RR_PORT = 5300
+RR_PORT, PYTHON_PORT = 5300, 5301
 # The processors of the client's host, n2, and of the servers' hosts, n1 and n3 (``testbed up --own-processors``).
 CLIENT_CPU, SERVER_CPU = 1, 0
 
@@ -33,6 +36,14 @@ class Target(StrEnum):
     NEIGHBOUR = "a pod of the same node"
 
 
+class Client(StrEnum):
+    """The program that measures, and the container of the client pod that it runs in."""
+
+    IPERF3 = "iperf3"
+    RR = "rr"
+    PYTHON = "python"
+
+
 class Unit(StrEnum):
     """What a figure is; of a throughput more is better, of a time less."""
 
@@ -46,7 +57,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One figure of the network. ``options`` are those of iperf3, or the mode of ``rr``.
+    """One figure of the network. ``options`` are those of iperf3, or the mode of the others.
 
     A goal is a limit for the ratio to the bare counterpart: the least for a throughput, the most for a time.
     """
@@ -54,6 +65,7 @@ class Measurement:
     what: str
     target: Target
     unit: Unit
+    client: Client
     options: tuple[str, ...]
     goals: Mapping[NetworkPath, float] = field(default_factory=dict)
 
@@ -71,12 +83,18 @@ class Measurement:
 
 def throughput(what: str, target: Target, *options: str, native: float) -> Measurement:
     goals = {NetworkPath.NATIVE: native, NetworkPath.GENERAL: 0.42}
-    return Measurement(what=what, target=target, unit=Unit.THROUGHPUT, options=options, goals=goals)
+    return Measurement(
+        what=what, target=target, unit=Unit.THROUGHPUT, client=Client.IPERF3, options=options, goals=goals
+    )
 
 
-def latency(what: str, mode: str, target: Target, **goals: float) -> Measurement:
+def latency(what: str, mode: str, target: Target, **goals: float) -> list[Measurement]:
+    """Between ordinary programs, and between programs that add nothing to what the network takes."""
     by_path = {NetworkPath(path): goal for path, goal in goals.items()}
-    return Measurement(what=what, target=target, unit=Unit.TIME, options=(mode,), goals=by_path)
+    return [
+        Measurement(what=name, target=target, unit=Unit.TIME, client=client, options=(mode,), goals=by_path)
+        for name, client in ((what, Client.PYTHON), (f"{what}, tight,", Client.RR))
+    ]
 
 
 MEASUREMENTS = (
@@ -85,24 +103,29 @@ MEASUREMENTS = (
     throughput("TCP, reverse,", Target.HOST, "--reverse", native=0.95),
     throughput("TCP, 1 stream,", Target.POD, native=0.90),
     throughput("TCP, 1 stream,", Target.SERVICE, native=0.90),
-    latency("TCP request/response", "tcp", Target.HOST, native=1.10, general=2.2),
-    latency("TCP request/response", "tcp", Target.POD, native=1.10, general=2.2),
-    latency("TCP request/response", "tcp", Target.SERVICE, native=1.10, general=2.2),
-    latency("TCP request/response", "tcp", Target.NEIGHBOUR),
-    latency("connect, request, close", "connect", Target.HOST, native=1.5),
-    latency("connect, request, close", "connect", Target.POD, native=2.0),
-    latency("connect, request, close", "connect", Target.SERVICE, native=2.0),
+    *latency("TCP request/response", "tcp", Target.HOST, native=1.10, general=2.2),
+    *latency("TCP request/response", "tcp", Target.POD, native=1.10, general=2.2),
+    *latency("TCP request/response", "tcp", Target.SERVICE, native=1.10, general=2.2),
+    *latency("TCP request/response", "tcp", Target.NEIGHBOUR),
+    *latency("connect, request, close", "connect", Target.HOST, native=1.5),
+    *latency("connect, request, close", "connect", Target.POD, native=2.0),
+    *latency("connect, request, close", "connect", Target.SERVICE, native=2.0),
     # UDP is never handed over to the host: its goals are those of both paths.
-    latency("UDP request/response", "udp", Target.HOST, native=1.5, general=1.5),
-    latency("UDP request/response", "udp", Target.POD, native=2.2, general=2.2),
-    latency("UDP request/response", "udp", Target.SERVICE, native=2.2, general=2.2),
+    *latency("UDP request/response", "udp", Target.HOST, native=1.5, general=1.5),
+    *latency("UDP request/response", "udp", Target.POD, native=2.2, general=2.2),
+    *latency("UDP request/response", "udp", Target.SERVICE, native=2.2, general=2.2),
 )
 
 
-def command(measurement: Measurement, address: str, *, rr: str, seconds: int, requests: int) -> list[str]:
-    """The client, which is the same on a host and in a pod; ``rr`` is the path of our program on both."""
-    if measurement.unit is Unit.THROUGHPUT:
+def command(measurement: Measurement, address: str, *, rr: str, python: str, seconds: int, requests: int) -> list[str]:
+    """The client, which is the same on a host and in a pod; ``rr`` and ``python`` are paths of our programs on both."""
+    on_client = [rr, "on", str(CLIENT_CPU)]
+    if measurement.client is Client.IPERF3:
         affinity = f"{CLIENT_CPU},{SERVER_CPU}"
         iperf3 = ["iperf3", "--json", "--affinity", affinity, "--time", str(seconds), *measurement.options]
         return [rr, "cpu", *iperf3, "--client", address]
-    return [rr, *measurement.options, address, str(RR_PORT), str(requests)]
+    if measurement.client is Client.PYTHON:
+        program, port = ["cpu", "python3", python], PYTHON_PORT
+    else:
+        program, port = [], RR_PORT
+    return [*on_client, *program, *measurement.options, address, str(port), str(requests)]

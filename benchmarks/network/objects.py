@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.network.measurements import RR_PORT, NetworkPath, Target
+from benchmarks.network.measurements import PYTHON_PORT, RR_PORT, SERVER_CPU, Client, NetworkPath, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from testbed.plan import Plan
 
-__all__ = ["CLIENT_HOST", "DIRECTORY", "HOSTS", "RR", "SERVERS", "USER", "Addresses", "addresses", "objects"]
+__all__ = [
+    "CLIENT_HOST", "DIRECTORY", "HOSTS", "IMAGES", "PYTHON", "RR", "SERVERS", "USER", "Addresses", "addresses",
+    "objects",
+]  # fmt: skip
 
 Addresses = dict[tuple[NetworkPath, Target], str]
 
@@ -25,11 +28,19 @@ BARE_HOSTS = {
 }
 POD_PATHS = (NetworkPath.NATIVE, NetworkPath.GENERAL)
 OPT_OUT = {"pinnace.dev/native-sockets": "false"}
-IMAGE = "localhost/pinnace-test/nettools:1"
+IMAGES = {Client.IPERF3: "nettools", Client.RR: "nettools", Client.PYTHON: "python"}
 DIRECTORY = f"/home/{USER}/bench"  # in the home that all hosts share, and at the same path in pods
 RR = f"{DIRECTORY}/rr"
+PYTHON = f"{DIRECTORY}/ordinary.py"
 IPERF3_PORT = 5201
-SERVERS = (["iperf3", "--server"], [RR, "serve-tcp", str(RR_PORT)], [RR, "serve-udp", str(RR_PORT)])
+ON_SERVER = [RR, "on", str(SERVER_CPU)]
+SERVERS = {
+    "iperf3": (Client.IPERF3, ["iperf3", "--server"]),
+    "rr": (Client.RR, [*ON_SERVER, "serve-tcp", str(RR_PORT)]),
+    "rr-udp": (Client.RR, [*ON_SERVER, "serve-udp", str(RR_PORT)]),
+    "python": (Client.PYTHON, [*ON_SERVER, "cpu", "python3", PYTHON, "serve", str(PYTHON_PORT)]),
+}
+CLIENTS = {client.value: (client, ["sleep", "infinity"]) for client in Client}
 
 
 def objects() -> dict[str, Any]:
@@ -37,7 +48,7 @@ def objects() -> dict[str, Any]:
     items = []
     for path in POD_PATHS:
         items += [
-            pod("client", path, CLIENT_HOST, [["sleep", "infinity"]]),
+            pod("client", path, CLIENT_HOST, CLIENTS),
             pod("server", path, SERVER_HOST, SERVERS),
             pod("neighbour", path, CLIENT_HOST, SERVERS),
             service("server", path),
@@ -45,14 +56,21 @@ def objects() -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-def pod(role: str, path: NetworkPath, node: str, commands: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """A pod with a container for each command."""
+def pod(
+    role: str, path: NetworkPath, node: str, commands: Mapping[str, tuple[Client, Sequence[str]]]
+) -> dict[str, Any]:
+    """A pod with a container for each command, by its name, with the image for a client and its server."""
     name = f"{role}-{path}"
     annotations = OPT_OUT if path is NetworkPath.GENERAL else {}
     mounts = [{"name": "bench", "mountPath": DIRECTORY}]
     containers = [
-        {"name": f"main-{number}", "image": IMAGE, "command": command, "volumeMounts": mounts}
-        for number, command in enumerate(commands)
+        {
+            "name": container,
+            "image": f"localhost/pinnace-test/{IMAGES[client]}:1",
+            "command": command,
+            "volumeMounts": mounts,
+        }
+        for container, (client, command) in commands.items()
     ]
     return {
         "apiVersion": "v1",
@@ -72,6 +90,8 @@ def service(role: str, path: NetworkPath) -> dict[str, Any]:
     ports = [
         {"name": "iperf3", "port": IPERF3_PORT, "protocol": "TCP"},
         {"name": "rr", "port": RR_PORT, "protocol": "TCP"},
+        {"name": "python", "port": PYTHON_PORT, "protocol": "TCP"},
+        {"name": "python-udp", "port": PYTHON_PORT, "protocol": "UDP"},
         {"name": "rr-udp", "port": RR_PORT, "protocol": "UDP"},
     ]
     spec = {"selector": {"app": name}, "ports": ports}

@@ -8,13 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.network.measurements import Measurement, NetworkPath, Unit
+from pinnace.bench.parsing import first_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Figures", "Result", "Sample", "as_json", "read_sample"]
-
-JSON_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +26,12 @@ class Sample:
 
 
 def read_sample(measurement: Measurement, output: str, *, requests: int) -> Sample:
+    said = first_json(output)
+    cpu = json.loads(output.splitlines()[-1])["cpu_seconds"]  # rr has it in its line; `rr cpu` adds one
     if measurement.unit is Unit.THROUGHPUT:
-        report, end = JSON_DECODER.raw_decode(output.lstrip())
-        received = report["end"]["sum_received"]
-        cpu = json.loads(output.lstrip()[end:])["cpu_seconds"]
+        received = said["end"]["sum_received"]
         return Sample(value=received["bits_per_second"] / 1e9, cpu=cpu / (received["bytes"] / 1e9))
-    times = json.loads(output)
-    return Sample(value=times["median"], cpu=times["cpu_seconds"] / requests * 1000, p99=times["p99"])
+    return Sample(value=said["median"], cpu=cpu / requests * 1000, p99=said["p99"])
 
 
 @dataclass(frozen=True, kw_only=True)

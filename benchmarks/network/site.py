@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.network.measurements import RR_PORT, NetworkPath
+from benchmarks.network.measurements import PYTHON_PORT, RR_PORT, Client, NetworkPath
 from benchmarks.network.objects import (
     CLIENT_HOST,
     DIRECTORY,
     HOSTS,
+    IMAGES,
+    PYTHON,
     RR,
     SERVERS,
     USER,
@@ -26,6 +28,7 @@ from benchmarks.network.objects import (
 from pinnace.components.store import user_root
 from testbed import Bed
 from testbed.images import build_image
+from testbed.images.recipes import SOURCES
 from testbed.plan import Plan
 from testbed.software import install
 from testbed.state import Directories
@@ -51,19 +54,27 @@ class Site:
     addresses: Addresses
 
     def run(
-        self, path: NetworkPath, argv: Sequence[str], *, check: bool = True, limit: float = COMMAND_LIMIT
+        self,
+        path: NetworkPath,
+        argv: Sequence[str],
+        *,
+        client: Client = Client.RR,
+        check: bool = True,
+        limit: float = COMMAND_LIMIT,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the client's host, or in the client pod of a path."""
+        """Run a command on the client's host, or in the client pod of a path, in the container of a client."""
         if path is NetworkPath.BARE:
             return self.bed.run(argv, on=CLIENT_HOST, check=check, timeout=limit)
-        return self.bed.run([*self.kubectl, "exec", f"client-{path}", "--", *argv], check=check, timeout=limit)
+        execute = [*self.kubectl, "exec", f"client-{path}", "-c", client, "--"]
+        return self.bed.run([*execute, *argv], check=check, timeout=limit)
 
     def answers(self) -> bool:
         """Whether all servers answer, over TCP and UDP."""
         return all(
-            self.run(path, [RR, mode, address, str(RR_PORT), "10"], check=False).returncode == 0
+            self.run(path, [RR, mode, address, str(port), "10"], check=False).returncode == 0
             for (path, _), address in self.addresses.items()
             for mode in ("tcp", "udp")
+            for port in (RR_PORT, PYTHON_PORT)
         )
 
 
@@ -76,7 +87,7 @@ def running_site() -> Iterator[Site]:
         put_files(bed.directories.home / USER)
         with contextlib.ExitStack() as stack:
             for host in HOSTS:
-                for argv in SERVERS:
+                for _, argv in SERVERS.values():
                     start_server(bed, host, argv, stack)
             site = start_pods(bed)
             wait_until("answers of all servers", site.answers, limit=READY_LIMIT)
@@ -88,16 +99,17 @@ def running_site() -> Iterator[Site]:
 def compile_rr(target: Path) -> None:
     """Our client and server for requests and responses: static, so that it runs on hosts and in any image."""
     flags = ["-O2", "-static", "-s", "-Wall", "-Wextra", "-Werror"]
-    source = Path(__file__).parent / "rr.c"
-    subprocess.run(["gcc", *flags, "-o", str(target), str(source)], check=True, timeout=COMMAND_LIMIT)
+    subprocess.run(["gcc", *flags, "-o", str(target), str(SOURCES / "rr.c")], check=True, timeout=COMMAND_LIMIT)
 
 
 def put_files(home: Path) -> None:
-    """The image, the program and the objects, into the home directory that all hosts and pods share."""
-    shutil.copy(build_image("nettools"), home / "nettools.tar")
+    """The images, the programs and the objects, into the home directory that all hosts and pods share."""
+    for image in sorted(set(IMAGES.values())):
+        shutil.copy(build_image(image), home / f"{image}.tar")
     directory = home / Path(DIRECTORY).name
     directory.mkdir()
     compile_rr(directory / "rr")
+    shutil.copy(Path(__file__).with_name("ordinary.py"), directory / Path(PYTHON).name)
     (directory / "objects.json").write_text(json.dumps(objects()))
 
 
@@ -108,7 +120,8 @@ def start_server(bed: Bed, host: str, argv: Sequence[str], stack: contextlib.Exi
 
 
 def start_pods(bed: Bed) -> Site:
-    up = ["pinnace", "up", "-N", "2", "-w", ",".join(HOSTS[:2]), "--mem", "4G", "--image", "nettools.tar"]
+    up = ["pinnace", "up", "-N", "2", "-w", ",".join(HOSTS[:2]), "--mem", "4G"]
+    up += [f"--image={image}.tar" for image in sorted(set(IMAGES.values()))]
     bed.run(up, timeout=COMMAND_LIMIT)
     spec = json.loads((bed.directories.home / USER / CLUSTER / "cluster.json").read_text())
     kubectl = [spec["binaries"]["kubectl"], f"--kubeconfig=/home/{USER}/{CLUSTER}/kubeconfig"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.network.measurements import NetworkPath, Unit
+from pinnace.bench import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,17 +44,8 @@ def row(result: Result, path: NetworkPath, figures: Figures) -> tuple[str, ...]:
 
 
 def text(results: Sequence[Result]) -> str:
-    rows = cells(results)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(padded(line, widths)).rstrip() for line in rows)
-
-
-def padded(line: tuple[str, ...], widths: Sequence[int]) -> list[str]:
-    columns = zip(HEADER, line, widths, strict=True)
-    return [cell.ljust(width) if name in LEFT else cell.rjust(width) for name, cell, width in columns]
+    return table.text(cells(results), LEFT)
 
 
 def markdown(results: Sequence[Result]) -> str:
-    header, *rows = cells(results)
-    rule = tuple("---" if name in LEFT else "---:" for name in HEADER)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+    return table.markdown(cells(results), LEFT)

@@ -14,6 +14,7 @@
     ├── ImageError                    an image is damaged, has no name, or is none
     │   └── RegistryError             a registry cannot be reached, or refuses
     ├── ClusterError                  a cluster cannot be started, found or used
+    │   └── AddressTakenError         somebody else listens where the tunnel to a cluster should
     ├── NodeError                     this host cannot be a node, or cannot go on as one
     ├── RankError                     ranks of a pod cannot be started, or whoever asks is not known for sure
     ├── LeaseLostError                another process may be the leader from now on
@@ -23,6 +24,7 @@
     ├── S3Error                       S3 has refused a request
     │   └── S3TransientError          S3 does not answer: to be tried again
     ├── UnsafePathError               other users could change what we would rely on
+    ├── BenchError                    a benchmark cannot be run, or one measurement of it failed
     └── NoSpaceError                  a file system is full, or too small for what was asked
 
 Only ``pinnace.cli`` prints them; everything below raises.
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "AddressTakenError",
     "ApiError",
+    "BenchError",
     "ChecksumError",
     "ClusterError",
     "ComponentError",
@@ -148,6 +152,10 @@ class ClusterError(PinnaceError):
     """A cluster cannot be started, found or used."""
 
 
+class AddressTakenError(ClusterError):
+    """Somebody else listens at the address of this host that a tunnel to a cluster should have."""
+
+
 class NodeError(PinnaceError):
     """This host cannot be a node, or cannot go on as one."""
 
@@ -182,6 +190,10 @@ class S3TransientError(S3Error):
 
 class UnsafePathError(PinnaceError):
     """Other users could change what we would rely on."""
+
+
+class BenchError(PinnaceError):
+    """A benchmark cannot be run, or one measurement of it failed."""
 
 
 class NoSpaceError(PinnaceError):

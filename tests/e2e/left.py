@@ -23,8 +23,8 @@ def assert_nothing_left(user: User) -> None:
     wait_until("the user's jobs to end", lambda: not has_job(user), limit=60)
     for host in ("n1", "n2", "n3"):
         wait_until("the user's processes to end", partial(no_process, user, host), limit=60)
-        tmp = user.bed.directories.host(host) / "tmp"
-        left = [path for path in tmp.iterdir() if path.lstat().st_uid in user.uids]
+        places = [user.bed.directories.host(host) / name for name in ("tmp", "var-tmp")]
+        left = [path for place in places for path in place.iterdir() if path.lstat().st_uid in user.uids]
         others = [path for path in left if path.name != f"pinnace-cache-{user.uid}"]
         assert others == [], (
             f"left on {host}: {[str(within) for path in others for within in (path, *path.rglob('*'))]}"

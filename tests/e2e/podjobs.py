@@ -88,3 +88,9 @@ def log_of(jobs: Kubectl, name: str) -> str:
 
     wait_until(f"the log of {name}", ask, limit=LIMIT, interval=0.5)
     return said[0]
+
+
+def timeline_of(user: User, cluster: str, node: str) -> list[str]:
+    """The steps of the start of a node that has joined, in the order of time."""
+    shown = user.pinnace("timeline", cluster, "--node", node, "--output", "json").stdout
+    return [str(step["name"]) for step in json.loads(shown)["steps"]]

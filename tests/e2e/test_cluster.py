@@ -175,7 +175,7 @@ def test_status_tells_of_the_job_and_where_the_api_is(cluster: Kubectl) -> None:
     assert about["api"] in cluster("config", "view", "--minify")
     table = cluster.user.pinnace("status", cluster.cluster).stdout
     assert re.search(rf"^JOB +{job}$", table, re.MULTILINE)
-    assert f"API      {about['api']}" in table
+    assert re.search(rf"^API +{re.escape(about['api'])}$", table, re.MULTILINE)
     (row,) = json.loads(cluster.user.pinnace("list", "-o", "json").stdout)
     assert row["api"] == about["api"]
 
@@ -188,7 +188,7 @@ def test_status_tells_of_every_component(cluster: Kubectl) -> None:
                "time-limit")  # fmt: skip
     expected = everywhere | {("n1", name) for name in on_head} | {("n2", "watch-head")}
     once = {(node, name) for node in ("n1", "n2") for name in ("images", "verify-image-cache")}  # the latter if need be
-    once |= {("n1", name) for name in ("certificates", "bootstrap", "metrics-api")}
+    once |= {("n1", name) for name in ("certificates", "wait-for-api", "bootstrap", "metrics-api")}
 
     def all_run() -> bool:
         """Some start only when nobody waits for the first pods any more."""

@@ -77,6 +77,8 @@ def test_a_site_that_has_all_is_told_so_for_every_host(bob: User) -> None:
         "/dev/net/tun",
         "scratch",
         "addresses",
+        "network",
+        "login access",
         "native sockets",
         "devices",
         "file watches",
@@ -84,11 +86,11 @@ def test_a_site_that_has_all_is_told_so_for_every_host(bob: User) -> None:
     for host in ("n2", "n3"):
         names = {row["name"] for row in rows if row["host"] == host}
         adapter = {"device files"} if host == "n3" else set()
-        assert names == everywhere | {"clock", "node", "overlayfs", "br_netfilter"} | adapter
+        assert names == everywhere | {"clock", "node", "overlayfs"} | adapter
     about = {row["host"]: row["text"] for row in rows if row["name"] == "devices"}
     assert about["n2"] == "2 NVIDIA GPUs, none of them for this job (ask for them, as with --gres=gpu:1)"
     assert about["n3"] == f"{about['n2']}, RDMA adapters"
-    assert {row["name"] for row in rows if row["host"] == "login"} == {"components", "home", "slurm"}
+    assert {row["name"] for row in rows if row["host"] == "login"} == {"components", "home", "ranks", "slurm"}
     assert not list(bob.home.glob(".local/share/pinnace/.seen-*"))
     assert_nothing_left(bob)
 

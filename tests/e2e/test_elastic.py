@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.conftest import Kubectl
 from e2e.podjobs import IMAGE, LIMIT, manifest, wait_for_phase
+from pinnace.network.addresses import parse
+from pinnace.network.native.profile import ANNOTATION
+from pinnace.spec.records import NodeConnections
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -24,6 +28,9 @@ drain_seconds = 60
 elastic = ["--cpus-per-task=2", "--mem=1500M", "--time=3"]
 """
 
+NETWORK = "100.64.0.0/14"
+HIGH = 300  # an index that no node had when there were at most 255
+
 
 @pytest.fixture(scope="module")
 def mixed(bob: User) -> Iterator[Kubectl]:
@@ -31,7 +38,9 @@ def mixed(bob: User) -> Iterator[Kubectl]:
     bob.run("mkdir", "-p", ".local/share/pinnace")
     settings.write_text(SETTINGS)
     try:
-        bob.pinnace("up", "--name", "mixed", "-c", "2", "--elastic", "0:2", "--image", "busybox.tar")
+        network = ["--network", NETWORK]
+        up = bob.pinnace("up", "--name", "mixed", "-c", "2", "--elastic", "0:2", "--image", "busybox.tar", *network)
+        assert f"{NETWORK} has addresses for up to 512 node(s) with 250 pods each" in up.stderr
         yield Kubectl(user=bob, cluster="mixed")
         bob.pinnace("down", "mixed")
         assert "pinnace:mixed" not in bob.run("squeue", "--me", "--noheader", "--format=%k").stdout
@@ -103,3 +112,32 @@ def test_nodes_come_when_pods_do_not_fit_and_leave_when_idle(mixed: Kubectl) -> 
     mixed("scale", "deployment/wide", "--replicas=0")
     wait_until("the nodes to leave", lambda: "job-" not in mixed("get", "nodes"), limit=LIMIT, interval=1)
     mixed("delete", "deployment", "wide")
+
+
+def test_a_node_with_a_high_index_is_a_node_as_any_other(mixed: Kubectl) -> None:
+    """Its pods and those of the first node reach each other, as native sockets and over the general path."""
+    directory = mixed.user.home / ".local/share/pinnace/clusters/mixed"
+    about = json.loads((directory / "cluster.json").read_text())
+    about["provisioning"]["standing"] = HIGH  # nodes that join take the indices from here on
+    (directory / "cluster.json").write_text(json.dumps(about))
+    general = {ANNOTATION: "false"}
+    serve = ["sh", "-c", "hostname > index.html; exec httpd -f -p 8080"]
+    mixed.apply(manifest("low", serve))
+    mixed.apply(manifest("low-general", serve, metadata={"annotations": general}))
+    mixed.apply(manifest("high", serve, metadata={"annotations": {"pinnace.dev/run-as": "job"}}))
+    addresses = {name: wait_for_phase(mixed, name, "Running")["podIP"] for name in ("low", "low-general", "high")}
+    ranges = parse(NETWORK, nodes=3, occupied=[])
+    assert {name: ranges.owner(int(IPv4Address(address))) for name, address in addresses.items()} == {
+        "low": 0, "low-general": 0, "high": HIGH,
+    }  # fmt: skip
+    for client, server in (("low", "high"), ("high", "low"), ("low-general", "high")):
+        ask = f"printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 10 {addresses[server]} 8080"
+        assert mixed("exec", client, "--", "sh", "-c", ask).split()[-1] == server
+        mixed("exec", client, "--", "ping", "-c", "1", "-s", "20000", "-W", "10", addresses[server])
+
+    def native(index: int) -> bool:
+        found = NodeConnections.read(directory / "nodes", index)
+        return bool(found and found.pods and found.accepted)
+
+    wait_until("native connections in both directions", lambda: native(0) and native(HIGH), limit=30, interval=1)
+    mixed("delete", "pods", "--all")

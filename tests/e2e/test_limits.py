@@ -233,6 +233,7 @@ def test_a_node_that_runs_out_of_memory_evicts_the_right_pod_and_lives(small: Ku
         return str(small.json("get", "pod", "greedy")["status"].get("reason", ""))
 
     wait_until("the eviction", lambda: reason() == "Evicted", limit=LIMIT)
+    wait_until("its words", lambda: "message" in small.json("get", "pod", "greedy")["status"], limit=LIMIT)
     status = small.json("get", "pod", "greedy")["status"]
     assert status["phase"] == "Failed"
     assert "low on resource: memory" in status["message"]

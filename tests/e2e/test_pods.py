@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from e2e.podjobs import (
     manifest,
     queue,
     status,
+    timeline_of,
     wait_for_end,
     wait_for_no_job,
     wait_for_phase,
@@ -121,6 +123,9 @@ def test_a_pod_is_a_job_and_its_log_and_exit_code_outlive_the_node(jobs: Kubectl
     assert jobs.json("get", "pod", "answer")["spec"]["nodeName"] == f"job-{job}"
     assert jobs("logs", "answer") == "one\ntwo\n"
     assert jobs("logs", "--tail=1", "answer") == "two\n"
+    steps = timeline_of(alice, "jobs", f"job-{job}")
+    order = ["submission", "sbatch", "Slurm: queue", "load the agent", "kubelet", "default/answer/main: start"]
+    assert [name for name in steps if name in order] == order
     jobs("delete", "pod", "answer")
     wait_until("the node to be forgotten", lambda: f"job-{job}" not in jobs("get", "nodes"), limit=LIMIT, interval=1)
     left = [path.name for path in (alice.home / ".local/share/pinnace/clusters/jobs").rglob(f"*job-{job}*")]
@@ -304,6 +309,9 @@ def test_short_pods_of_one_owner_follow_one_another_in_a_job(jobs: Kubectl) -> N
     assert len(pods) == 6, "nothing was tried twice"
     used = {pod["spec"]["nodeName"] for pod in pods}
     assert len(used) < 6
+    ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in pods]
+    runs = sorted((ended["startedAt"], ended["finishedAt"]) for ended in ends)
+    assert all(begin >= end for (_, end), (begin, _) in pairwise(runs)), "one after another: n2 has room for one job"
     wait_until("no job to be left", lambda: "short-" not in alice.run("squeue", "--me", "-o", "%j").stdout, limit=LIMIT)
     for pod in pods:
         assert jobs("logs", pod["metadata"]["name"]) == f"{pod['metadata']['name']}\n"

@@ -119,12 +119,19 @@ def test_the_python_of_the_readme(bob: User) -> None:
 
 def test_the_exit_code_is_the_workloads_and_logs_and_events_are_collected(bob: User) -> None:
     name = bob.write("fails.yaml", job("echo one; echo about to fail; exit 42"))
-    result = bob.pinnace("run", "--image", "busybox.tar", "--output-dir", "results/run", name, code=42)
+    timed = ["--timeline", "--output-dir", "results/run"]
+    result = bob.pinnace("run", "--image", "busybox.tar", *timed, name, code=42)
     assert "about to fail" in result.stdout
     (log,) = (bob.home / "results" / "run").glob("work-*_main.log")
     assert log.read_text() == "one\nabout to fail\n"
     events = json.loads((bob.home / "results" / "run" / "events.json").read_text())
     assert "Started" in {event["reason"] for event in events}
+    (saved,) = (bob.home / "results" / "run").glob("timeline-*.json")
+    timeline = json.loads(saved.read_text())
+    assert timeline["slurm"] < timeline["nodes_ready"]
+    assert timeline["slurm"] < timeline["first_line"]
+    assert {"drain", "remove files"} <= {step["name"] for step in timeline["steps"] if step["phase"] == "end"}
+    assert "first line of the workload after" in result.stderr
     assert_nothing_left(bob)
 
 

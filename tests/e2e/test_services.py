@@ -54,6 +54,20 @@ while True:
 """
 FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
 
+# Connections through a NodePort, which kube-proxy masquerades, then some to a pod; prints how long the longest took.
+MASQUERADED = """
+import socket, sys, time
+def ask(*server):
+    begin = time.monotonic()
+    with socket.create_connection(server, timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        while connection.recv(4096): pass
+    return time.monotonic() - begin
+node, node_port, pod = sys.argv[1:]
+for _ in range(2000): ask(node, int(node_port))
+print(max(ask(pod, 8080) for _ in range(300)))
+"""
+
 
 def objects() -> list[Object]:
     made: list[Object] = []
@@ -113,6 +127,13 @@ def test_a_service_reaches_endpoints_on_one_node_from_anywhere(here: Namespace, 
 def test_the_server_sees_the_clients_own_address_through_a_service(here: Namespace, node: str) -> None:
     own = here.address(f"client-{node}")
     assert {seen for _, seen in fetch(here, f"client-{node}", "http://both/", times=8)} == {own}
+
+
+def test_connections_of_other_nodes_are_known_among_those_that_are_masqueraded(here: Namespace) -> None:
+    """Where a masqueraded one has the port of a knock, the kernel changes that of the knock; and 10 s would pass."""
+    node = here.json("get", "pod", "host-n1")["status"]["hostIP"]
+    argv = ("python3", "-c", MASQUERADED, node, str(NODE_PORT), here.address("web-n1"))
+    assert float(here("exec", "web-n2", "--", *argv)) < 5
 
 
 @pytest.mark.parametrize("node", NODES)

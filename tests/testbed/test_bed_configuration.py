@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed import accounting, etcfiles, slurmconf
+from testbed.daemons import daemons_of
 from testbed.errors import UsageError
 from testbed.plan import USERS, Plan
 
@@ -103,14 +104,34 @@ def test_cgroups_are_used_where_they_are() -> None:
         "task/cgroup",
         "Contain",
     )
-    assert settings(slurmconf.cgroup_conf(ALL))["ConstrainDevices"] == "yes"
+    assert settings(slurmconf.cgroup_conf(Plan(), ALL))["ConstrainDevices"] == "yes"
 
 
 def test_slurm_does_without_cgroups() -> None:
     conf = settings(slurmconf.slurm_conf(Plan(), NONE))
     assert (conf["ProctrackType"], conf["TaskPlugin"]) == ("proctrack/linuxproc", "task/none")
     assert "PrologFlags" not in conf
-    assert settings(slurmconf.cgroup_conf(NONE))["ConstrainDevices"] == "no"
+    assert settings(slurmconf.cgroup_conf(Plan(), NONE))["ConstrainDevices"] == "no"
+
+
+def test_sites_differ_by_what_their_flags_say() -> None:
+    usual, none = (
+        settings(slurmconf.slurm_conf(Plan(), ALL)),
+        settings(slurmconf.slurm_conf(Plan(accounting=False), ALL)),
+    )
+    assert usual.keys() - none.keys() >= {"AccountingStorageType", "AccountingStorageEnforce"}
+    assert [daemon.name for daemon in daemons_of(Plan().login, accounting=False)] == ["munged", "slurmctld"]
+    assert settings(slurmconf.slurm_conf(Plan(job_submit=True), NONE))["JobSubmitPlugins"] == "lua"
+    for slurm, name in (("22.05", "JobContainerType"), ("26.05", "NamespaceType")):
+        private = settings(slurmconf.slurm_conf(Plan(private_tmp=True, slurm=slurm), NONE))
+        assert (private["PrologFlags"], private[name].partition("/")[2]) == ("Contain", "tmpfs")
+    assert "StartTime=now+40minutes" in slurmconf.reservation_command(Plan(maintenance=40))
+    assert Plan(memlock="64K", nofile=1024).limits == {"RLIMIT_MEMLOCK": 65536, "RLIMIT_NOFILE": 1024}
+
+
+def test_what_slurm_has_dropped_is_not_in_its_configuration() -> None:
+    assert "CgroupAutomount" in settings(slurmconf.cgroup_conf(Plan(), ALL))
+    assert "CgroupAutomount" not in settings(slurmconf.cgroup_conf(Plan(slurm="24.11"), ALL))
 
 
 def test_gpus_are_in_the_nodes_the_partition_and_gres_conf() -> None:

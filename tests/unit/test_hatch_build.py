@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from pinnace.network import c_library, native_packet_loop
+from pinnace import c_library
+from pinnace.network import native_packet_loop
 from pinnace.network.native import library
 from pinnace.sandbox import keeping_groups
 
 PROJECT = Path(hatch_build.__file__).parent
-C_LIBRARY = f"{hatch_build.NETWORK}/c_library.py"
+C_LIBRARY = "src/pinnace/c_library.py"
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 
 

@@ -15,9 +15,9 @@ from pinnace.interpreter import python_argv
 
 NAMES = {"Cluster", "ClusterError", "PinnaceError", "Place", "RunResult", "UsageError", "__version__"}
 METHODS = {
-    "api_address", "apply", "check_alive", "check_time", "command", "down", "environment", "existing", "job", "job_id",
-    "kubeconfig", "kubectl", "kubectl_command", "kubectl_path", "logs", "run", "run_once", "script", "service_urls",
-    "start", "state", "wait_ended", "wait_for_api", "wait_ready",
+    "access", "api_address", "apply", "check_alive", "check_time", "command", "down", "environment", "existing",
+    "job", "job_id", "kubeconfig", "kubectl", "kubectl_command", "kubectl_path", "logs", "reach", "run", "run_once",
+    "script", "service_urls", "ssh_kubeconfig", "start", "state", "wait_ended", "wait_for_api", "wait_ready",
 }  # fmt: skip
 
 

@@ -135,6 +135,9 @@ class Observer:
             still = {tag for tag, job in watched.items() if tag in self._watched and self._watched[tag].id == job.id}
             self._reports |= {tag: tuple(found[tag]) for tag in still}
             self._seen |= dict.fromkeys(still, begun)
+            for tag in still & self._ended.keys():
+                if any(not report.state.has_ended for report in found[tag]):  # it had not ended: one answer was wrong
+                    del self._ended[tag]
             ended = {watched[tag].id: tag for tag in self._ended if tag in still and tag not in self._accounted}
         for tag, reports in found.items():
             if known[tag] != tuple(reports):
@@ -149,7 +152,8 @@ class Observer:
         except PinnaceError as error:  # do without, unless only accounting knows how a job ended
             log.warning("accounting: %s", error.message)
             about, timeout = {}, ACCOUNTING_ERROR_TIMEOUT
-            ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
+            if not is_disabled(error.message):
+                ended = {job: tag for job, tag in ended.items() if self._reports.get(tag)}
         for job, tag in ended.items():
             of_job = about.get(job, ())
             if any(tag_of_accounted(record) not in {tag, ""} for record in of_job):
@@ -168,6 +172,11 @@ class Observer:
             for job in watched.values():
                 self._notify(job.key)
         self.error = error
+
+
+def is_disabled(text: str) -> bool:
+    """Whether a site has no accounting, in the words of sacct and slurmrestd: nobody will know more, then."""
+    return "accounting storage is disabled" in text.lower()
 
 
 def is_complete(accounted: Sequence[AccountedJob]) -> bool:

@@ -31,7 +31,7 @@ TOLERATIONS = [{"key": HEAD_TAINT.partition(":")[0], "operator": "Exists"}]
 FOLLOW = """
 trap 'exit 143' TERM; mark=$1; shift; IFS=; last=
 while :; do
-  over=; [ -e "$mark" ] && over=1
+  over=; for end in $mark; do [ -e "$end" ] && over=$end; done
   for pattern in "$@"; do for file in $pattern; do
     [ -f "$file" ] || continue
     place=${TMPDIR:-/tmp}/at$(echo "$file" | tr -c 'A-Za-z0-9\\n' _); at=0; [ -e "$place" ] && read -r at <"$place"
@@ -39,7 +39,7 @@ while :; do
     [ -n "$many" ] && [ "$last" != "$file" ] && echo "==> ${file##*/} <==" && last=$file
     tail -c +$((at + 1)) "$file" | head -c $((size - at)); echo "$size" >"$place"
   done; done
-  [ -n "$over" ] && exit "$(cat "$mark")"
+  [ -n "$over" ] && exit "$(cat "$over")"
   sleep 0.5
 done
 """
@@ -69,7 +69,7 @@ def follower(job: SlurmJob, image: str, patterns: Sequence[str], mark: str, *, u
     container = {
         "name": "log",
         "image": image,
-        "command": ["sh", "-c", FOLLOW, "follow", mark, *patterns],
+        "command": ["sh", "-c", FOLLOW, "follow", *map(to_be_listed, (mark, *patterns))],
         "securityContext": {**CONFINED, "capabilities": NO_CAPABILITIES},
         "env": [{"name": "many", "value": "1" if many else ""}],
     }
@@ -78,6 +78,14 @@ def follower(job: SlurmJob, image: str, patterns: Sequence[str], mark: str, *, u
         {"name": f"files{number}", "mountPath": path, "readOnly": True} for number, path in enumerate(directories)
     ]
     return pod(job, job.name, container | {"volumeMounts": mounts}, volumes, user)
+
+
+def to_be_listed(pattern: str) -> str:
+    """A pattern for the same files, for which a shell lists their directory: a host may remember for a minute that a
+    file was not there when it was looked for by its name.
+    """
+    last = pattern[-1:]
+    return f"{pattern[:-1]}[{last}]" if last.isalnum() else pattern
 
 
 def directories_of(patterns: Sequence[str], mark: str) -> list[str]:

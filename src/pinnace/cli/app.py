@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import NoReturn
@@ -9,17 +10,22 @@ from typing import NoReturn
 import click
 
 from pinnace import __version__
-from pinnace.cli import access, run, showing, up
+from pinnace.cli import access, run, showing, timeline, up
+from pinnace.cli.bench import bench
 from pinnace.cli.bridge import bridge
 from pinnace.cli.completion import completion
+from pinnace.cli.config import config
 from pinnace.cli.doctor import doctor
 from pinnace.cli.fetch import fetch
 from pinnace.cli.images import image
 from pinnace.cli.interruption import terminate_on_signals
 from pinnace.cli.output import OutputFormat, fail, output_option, show
 from pinnace.cli.pod import pod
+from pinnace.cluster import configuration
 from pinnace.components.manifest import manifest
 from pinnace.errors import PinnaceError
+
+WITHOUT_SETTINGS = {"down", "list", "status", "logs", "kubectl", "shell", "version"}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,10 +57,24 @@ for command in (
     *run.COMMANDS,
     *access.COMMANDS,
     *showing.COMMANDS,
+    *timeline.COMMANDS,
     doctor,
+    config,
+    bench,
     completion,
 ):
     pinnace.add_command(command)
+
+
+def _apply_settings() -> list[configuration.Effective]:
+    """The settings of the site's and the user's files. A wrong file keeps nobody from ending or seeing a cluster."""
+    try:
+        return configuration.apply(os.environ)
+    except PinnaceError as error:
+        if next((word for word in sys.argv[1:] if not word.startswith("-")), "") not in WITHOUT_SETTINGS:
+            raise
+        fail(error.message, hint=error.hint)
+        return []
 
 
 def main() -> NoReturn:
@@ -62,7 +82,8 @@ def main() -> NoReturn:
     terminate_on_signals()
     debug = "--debug" in sys.argv
     try:
-        pinnace(prog_name="pinnace", standalone_mode=False)
+        settings = _apply_settings()
+        pinnace(prog_name="pinnace", standalone_mode=False, obj=settings)
     except click.ClickException as error:
         if debug:
             raise

@@ -56,11 +56,26 @@ def _leave_terminal() -> None:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """While a cluster ends: that is what every signal asks for, and it takes less than half a minute."""
+def postponed() -> Iterator[None]:
+    """While one of several clusters of a command ends: a signal interrupts the command as soon as that is done."""
+    heard: list[int] = []
+    with uninterrupted(heard):
+        yield
+    if heard:
+        signal.raise_signal(heard[0])
+
+
+@contextlib.contextmanager
+def uninterrupted(heard: list[int] | None = None) -> Iterator[None]:
+    """While a cluster ends: that is what every signal asks for, and it takes less than half a minute.
+
+    Whoever has more to do than that gives a list for the signals that come meanwhile.
+    """
 
     def hear(signum: int, _frame: object) -> None:
         _further(signum, None)
+        if heard is not None:
+            heard.append(signum)
         if signum == signal.SIGINT:
             click.echo("the cluster is ending: its pods get their grace period, 20 s at most", err=True)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pinnace.cli.durations import Duration
 from pinnace.cli.naming import complete_names
@@ -64,6 +65,13 @@ LISTEN = click.option(
     help="Listen at the address that each host has in this network, such as 10.1.0.0/16. "
     "Without, at the one that the host's name leads to. Default: $PINNACE_LISTEN.",
 )
+INTERFACE = click.option(
+    "--interface",
+    metavar="NAME",
+    default="",
+    envvar="PINNACE_INTERFACE",
+    help="Listen at the address of this network device of each host, such as ib0. Default: $PINNACE_INTERFACE.",
+)
 PORTS = click.option(
     "--ports",
     metavar="FIRST-LAST",
@@ -101,8 +109,8 @@ HOST_PATHS = click.option(
     help="A directory that pods of such a cluster may claim, by a storage class, and read; with :rw also write "
     "(repeat).",
 )
-SCRIPT_OPTIONS = (IMAGES, LISTEN, PORTS)
-ALL_OPTIONS = (IMAGES, PUBLISH, NETWORK, LISTEN, PORTS, NATIVE_SOCKETS, RESTRICTED, BASELINE, HOST_PATHS)
+SCRIPT_OPTIONS = (IMAGES, LISTEN, INTERFACE, PORTS)
+ALL_OPTIONS = (IMAGES, PUBLISH, NETWORK, LISTEN, INTERFACE, PORTS, NATIVE_SOCKETS, RESTRICTED, BASELINE, HOST_PATHS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +122,7 @@ class ClusterOptions:
     options: list[str]  # sbatch's
     images: tuple[Path, ...]
     listen: str
+    interface: str
     ports: str
     publish: tuple[int, ...] = ()
     network: str | None = None
@@ -137,6 +146,13 @@ def script_cluster_options(command: Command) -> Command:
     return _with_options(command, SCRIPT_OPTIONS)
 
 
+def _hidden(context: click.Context) -> dict[str, str]:
+    """--listen and --interface say the same in two ways: one that is given hides the default of the other."""
+    pair = ("listen", "interface")
+    given = {name for name in pair if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    return {name: "" for name in pair if given and name not in given}
+
+
 def _with_options(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
     shared = ClusterOptions.__dataclass_fields__.keys()
 
@@ -144,6 +160,7 @@ def _with_options(command: Command, options: tuple[Callable[[Command], Command],
     def parsed(*args: object, **given: Any) -> object:
         context = click.get_current_context()
         asked = {field: given.pop(field) for field in shared & given.keys()}
+        asked |= _hidden(context)
         count, slurm = node_count(context), given_argv(context)
         return command(*args, asked=ClusterOptions(nodes=count, options=slurm, **asked), **given)
 

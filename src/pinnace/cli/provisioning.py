@@ -7,9 +7,9 @@ from typing import TypeVar
 import click
 
 from pinnace.cli.slurm_options import given_options
+from pinnace.cluster.configuration import pod_settings
 from pinnace.cluster.directory import home
 from pinnace.errors import UsageError
-from pinnace.podjobs.settings import PodJobSettings
 from pinnace.slurm.allowed_options import OF_PODS_TOO
 from pinnace.slurm.options import argv
 from pinnace.spec import Provisioning
@@ -53,7 +53,7 @@ def provisioning(context: click.Context, *, pods_as_jobs: bool, elastic: tuple[i
     if context.params.get("local"):
         raise UsageError("--local has no Slurm to run pods in", hint="Leave out --pods-as-jobs and --elastic.")
     options = argv({name: value for name, value in given_options(context).items() if name in OF_PODS_TOO})
-    settings = PodJobSettings.load(home() / "pods.toml")
+    settings = pod_settings(home())
     return Provisioning(
         pods_as_jobs=pods_as_jobs, elastic=elastic or (0, 0), options=tuple(options), settings=settings.to_json()
     )

@@ -20,6 +20,7 @@ from pinnace.cli.options import (
     wait_limit_option,
 )
 from pinnace.cli.output import Steps
+from pinnace.cli.timeline import mark_command, report, timeline_option
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster_job import Place
 from pinnace.cluster.manifest import STDIN, SUFFIXES, Manifest, is_url
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     help="End then, with exit code 0: after 30m, or once deployment/web=Available. For what never ends by itself.",
 )
 @retain_option
+@timeline_option
 @dry_run_option
 def run(
     *,
@@ -59,6 +61,7 @@ def run(
     output_dir: Path | None,
     until: str | None,
     retain: bool,
+    show_timeline: bool,
     dry_run: bool,
 ) -> None:
     """Start a cluster, run a manifest or a script in it, and end it.
@@ -81,6 +84,9 @@ def run(
     if dry_run:
         click.echo(shlex.join(cluster.command()))
         return
+    mark_command(cluster)
+    if show_timeline:
+        cluster.before_removal = lambda: report(cluster, None if retain else output_dir or Path.cwd())
     steps = Steps()
     if manifest is None:
         argv = [str(Path(workload).absolute()), *arguments]

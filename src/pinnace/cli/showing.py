@@ -39,6 +39,7 @@ def about(cluster: Cluster) -> dict[str, Any]:
         "hosts": _of(job, "nodes"),
         "left": _of(job, "time_left"),
         "api": cluster.api_address or "-",
+        "access": cluster.access,
         "reason": job.reason if job else "",
     }
 
@@ -64,7 +65,7 @@ def status(name: str | None, output: OutputFormat) -> None:
         ("connections", connections(cluster), ("node", "outside", "pods", "accepted", "general", "spliced")),
         ("services", services, ("node", "name", "state", "restarts", "last")),
     ]
-    show_one(about(cluster), output, tables=tables)
+    show_one(about(cluster) | {"capacity": cluster.directory.capacity}, output, tables=tables)
 
 
 def listening(cluster: Cluster) -> list[dict[str, Any]]:

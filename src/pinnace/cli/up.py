@@ -19,6 +19,7 @@ from pinnace.cli.options import (
 )
 from pinnace.cli.output import Steps
 from pinnace.cli.provisioning import provisioning, provisioning_options
+from pinnace.cli.timeline import mark_command, report, timeline_option
 from pinnace.cluster.cluster import Cluster
 from pinnace.cluster.cluster_job import Place
 from pinnace.cluster.directory import Directory
@@ -61,6 +62,7 @@ bridge_options_option = click.option(
 )
 @wait_limit_option
 @retain_option
+@timeline_option
 @dry_run_option
 @click.pass_context
 def up(
@@ -75,6 +77,7 @@ def up(
     wait: bool | None,
     wait_limit: float | None,
     retain: bool,
+    show_timeline: bool,
     dry_run: bool,
 ) -> None:
     """Start a cluster in a job of its own, and return when it is ready."""
@@ -100,15 +103,20 @@ def up(
         click.echo(script, nl=False)
         click.echo(f"# sbatch {' '.join(options)}", err=True)
         return
+    mark_command(cluster)
     steps = Steps()
     with steps.step("submitted") as step:
         cluster.start()
+        if cluster.network:
+            step.say(f"{cluster.network} has addresses for {cluster.directory.capacity}")
         step.text = "started here" if local else f"submitted job {cluster.job_id}"
     if wait is False:
         click.echo(f"Next: pinnace up --wait --name {cluster.name}", err=True)
         return
     with ended_on_failure(cluster, uninterrupted), steps.step("cluster is ready") as step:
         cluster.wait_ready(step.say, wait_limit)
+    if show_timeline:
+        report(cluster)
     _show_ready(cluster)
     if local:
         _stay(cluster)

@@ -18,9 +18,9 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pinnace.cluster import ending, launching, running
+from pinnace.cluster import configuration, ending, launching, reaching, running
 from pinnace.cluster.cleanup import remove_dead_clusters
 from pinnace.cluster.cluster_job import ClusterJob, Place
 from pinnace.cluster.diagnosis import Diagnosis
@@ -37,10 +37,11 @@ from pinnace.cluster.workload import Workload
 from pinnace.errors import ApiError, ClusterError
 from pinnace.kube.client import Api
 from pinnace.podjobs.settings import PodJobSettings
+from pinnace.timeline.recorder import Recorder, StepName, command_marks
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from pinnace.cluster.reporting import StepReporter
@@ -60,6 +61,10 @@ def _no_line(_container: str, _text: str) -> None:
     """For callers who do not ask for output."""
 
 
+def _default(given: str | None, variable: str) -> str:
+    return os.environ.get(variable, "") if given is None else given
+
+
 class Cluster:
     """A Kubernetes cluster inside a Slurm job.
 
@@ -77,8 +82,9 @@ class Cluster:
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
         network: str | None = None,
-        listen: str = "",
-        ports: str = "",
+        listen: str | None = None,
+        interface: str | None = None,
+        ports: str | None = None,
         bridge: str | None = None,
         bridge_options: Sequence[str] = (),
         provisioning: Provisioning | None = None,
@@ -92,10 +98,13 @@ class Cluster:
         ``options`` are sbatch's, such as ``--time=30``. ``place`` says where nodes come from; by default from the
         allocation that this process runs in, or from a new job that ends with it. ``images`` are archives to load.
         ``binds`` leads from paths in every node to directories of the hosts. ``publish``, ``network``, ``listen``,
-        ``ports``, ``bridge``, ``native_sockets`` and ``retain`` are the options of `pinnace up` of the same names.
+        ``interface``, ``ports``, ``bridge``, ``native_sockets`` and ``retain`` are the options of `pinnace up` of the
+        same names; the site's file and the environment give the defaults that they have there.
         ``provisioning`` lets pods be Slurm jobs. ``restricted`` is a level of the Pod Security Standards, for a cluster
         into which others are let, and ``host_paths`` are the directories of the host that pods may claim there.
         """
+        if None in {listen, interface, ports}:
+            configuration.apply(os.environ)
         self.name = name or random_name(getpass.getuser())
         self.directory = Directory.named(self.name)
         self.place = place or (Place.ALLOCATION if "SLURM_JOB_ID" in os.environ else Place.INTERACTIVE)
@@ -105,7 +114,9 @@ class Cluster:
         self.binds = binds or {}
         self.publish = tuple(publish)
         self.network = network
-        self.listen, self.ports = check_listening(listen, ports)
+        self.interface = _default(interface, "PINNACE_INTERFACE") if not listen else interface or ""
+        listen = _default(listen, "PINNACE_LISTEN") if not interface else listen or ""
+        self.listen, self.ports = check_listening(listen, _default(ports, "PINNACE_PORTS"), self.interface)
         self.bridge, self.bridge_options = bridge, tuple(bridge_options)
         self.restriction = restriction(restricted, host_paths)
         self.native_sockets = native_sockets
@@ -114,6 +125,8 @@ class Cluster:
             settings = self.provisioning.settings | {"restricted": True}
             self.provisioning = replace(self.provisioning, settings=settings)
         self.retain = retain
+        self.timeline = Recorder()
+        self.before_removal: Callable[[], None] = lambda: None
         self._prepare(keeps_logs=retain)
 
     def _prepare(self, *, keeps_logs: bool) -> None:
@@ -125,7 +138,7 @@ class Cluster:
     @staticmethod
     def existing(name: str) -> Cluster:
         """A cluster that was started before, perhaps by another process. ClusterError if there is none."""
-        cluster = Cluster(name)
+        cluster = Cluster(name, listen="", interface="", ports="")  # what they were is in its directory
         cluster.directory = Directory.existing(name)
         record = cluster.directory.job_record
         cluster.nodes = record.nodes if record else 1
@@ -138,15 +151,32 @@ class Cluster:
 
     def start(self) -> None:
         """Create the directory and submit the job; does not wait for anything. Undoes itself if it fails."""
+        with self.timeline.step(StepName.DIRECTORY):
+            self._create_directory()
+        self._record()
+        try:
+            with self.timeline.step(StepName.IMAGES):
+                self.directory.add_images(self.images)
+            with self.timeline.step(StepName.SUBMISSION):
+                self._job.launch(self.options, nodes=self.nodes, retain=self.retain)
+        except BaseException:
+            if self.directory.job_record:
+                ending.end(self._job)
+            self.directory.remove()
+            raise
+
+    def _create_directory(self) -> None:
         remove_dead_clusters()
-        ranges = find_ranges(self.network, self.nodes)
-        settings = PodJobSettings.load(home() / "pods.toml")
+        ranges = find_ranges(self.network, self.nodes, self.provisioning)
+        given = self.provisioning.settings if self.provisioning else None
+        settings = configuration.pod_settings(home()) if given is None else PodJobSettings.from_json(given)
         self.directory.create(
             verified_binaries(),
             ranges=ranges,
             binds=self.binds,
             publish=self.publish,
             listen=self.listen,
+            interface=self.interface,
             ports=self.ports,
             provisioning=self.provisioning,
             bridge=self.bridge,
@@ -158,14 +188,6 @@ class Cluster:
             local=self.place is Place.LOCAL,
             retain=self.retain,
         )
-        try:
-            self.directory.add_images(self.images)
-            self._job.launch(self.options, nodes=self.nodes, retain=self.retain)
-        except BaseException:
-            if self.directory.job_record:
-                ending.end(self._job)
-            self.directory.remove()
-            raise
 
     def command(self) -> list[str]:
         """The argv that ``start`` would run, for a cluster that ends with this process."""
@@ -180,11 +202,14 @@ class Cluster:
 
         ``report`` gets a line whenever there is something new to say of what is waited for.
         """
-        return self._start.wait_for_api(report, limit)
+        with self.timeline.step(StepName.API_WAIT):
+            return self._start.wait_for_api(report, limit)
 
     def wait_ready(self, report: Report = _no_report, limit: float | None = None) -> None:
         """Wait until all nodes are ready for pods, for ``limit`` seconds at most. ClusterError if they never will."""
-        self._start.wait_ready(report, limit)
+        self._record()
+        with self.timeline.step(StepName.NODES_WAIT):
+            self._start.wait_ready(report, limit)
 
     def wait_ended(self) -> None:
         """Wait for as long as the cluster runs; then raise the ClusterError that says why it has ended."""
@@ -262,6 +287,15 @@ class Cluster:
             )
         return path
 
+    def reach(self) -> None:
+        """See to it that this host reaches the API: directly, or through a step of the job (see ``reaching``)."""
+        reaching.refresh(self.directory)
+
+    def ssh_kubeconfig(self, login: str) -> dict[str, Any]:
+        """A kubeconfig for a machine that reaches this host by ``ssh login``, and has no pinnace."""
+        self.reach()
+        return reaching.over_ssh(self.kubeconfig, login)
+
     @property
     def kubectl_path(self) -> str:
         """Upstream's kubectl, of the cluster's own version."""
@@ -298,6 +332,8 @@ class Cluster:
                 f"no port of {namespace}/{service} is published on the hosts",
                 hint=f"Use `pinnace port-forward svc/{service} …`; or give it a NodePort, and that port to --publish.",
             )
+        if local := reaching.local_address(self.kubeconfig):
+            return [f"http://{local.host}:{port}" for port in ports]
         return [f"http://{host}:{port}" for port in ports for host in self.directory.addresses(self.nodes)]
 
     def logs(self, component: str | None = None) -> Iterator[tuple[str, str]]:
@@ -326,11 +362,28 @@ class Cluster:
         """Where the Kubernetes API is, once the head has said it."""
         return self.directory.api_address
 
+    @property
+    def access(self) -> str:
+        """How the cluster's kubeconfig leads to the API: directly, or through a tunnel; "-" before it is written."""
+        local = reaching.local_address(self.directory.path / "kubeconfig")
+        if local:
+            return f"through Slurm, at {local} of the login node"
+        return "direct" if (self.directory.path / "kubeconfig").exists() else "-"
+
     # --- ending -------------------------------------------------------------------------------------------------
 
     def down(self) -> None:
         """End the cluster in order and remove its directory, unless it is to be retained."""
-        ending.end_and_remove(self._job, retain=self.retain)
+        self._record()
+        with self.timeline.step(StepName.CLUSTER_END):
+            ending.end(self._job)
+            ending.cancel_pod_jobs(self._job)
+        self.before_removal()
+        ending.remove(self._job, retain=self.retain)
+
+    def _record(self) -> None:
+        if self.directory.path.is_dir():
+            self.timeline.write_to(command_marks(self.directory.path))
 
     def __enter__(self) -> Self:
         self.start()

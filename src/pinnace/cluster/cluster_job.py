@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.cluster import launching
 from pinnace.cluster.job_record import ClusterJobRecord
+from pinnace.errors import SlurmUnreachableError
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm.commands import Slurm
 from pinnace.slurm.variables import srun_environment
@@ -110,7 +111,7 @@ class ClusterJob:
             return None
         number = self.id
         if number is None:
-            found = [job for job in self.slurm.squeue() if self.is_ours(job.comment)]
+            found = [job for job in self.slurm.squeue(certain=False) if self.is_ours(job.comment)]
             return max(found, key=lambda job: job.id, default=None)
         return self.find_number(number)
 
@@ -127,7 +128,7 @@ class ClusterJob:
         return comment == launching.job_comment(self.directory.name)
 
     def is_running(self) -> bool:
-        """Whether the agents may still run. Slurm is asked once in ``SQUEUE_INTERVAL``."""
+        """Whether the agents may still run. Slurm is asked once in ``SQUEUE_INTERVAL``; if it is silent, they may."""
         if self.process is not None:
             return self.process.poll() is None
         if self.place is Place.LOCAL:
@@ -136,7 +137,10 @@ class ClusterJob:
         if time.monotonic() - self._asked < SQUEUE_INTERVAL:
             return True
         self._asked = time.monotonic()
-        job = self.find()
+        try:
+            job = self.find()
+        except SlurmUnreachableError:
+            return True
         return job is not None and job.state.is_alive
 
     def wait_final_state(self) -> QueuedJob | None:
@@ -145,9 +149,12 @@ class ClusterJob:
             return None
         deadline = time.monotonic() + JOB_STATE_LIMIT
         while True:
-            job = self.find()
-            if has_ended(job) or time.monotonic() > deadline:
-                return job
+            with contextlib.suppress(SlurmUnreachableError):
+                job = self.find()
+                if has_ended(job) or time.monotonic() > deadline:
+                    return job
+            if time.monotonic() > deadline:
+                return None
             time.sleep(JOB_STATE_INTERVAL)
 
     def state(self, job: QueuedJob | None = None) -> str:

@@ -23,6 +23,14 @@ MIN_FREE_BYTES = 1 << 20  # a file system with fewer has cut something short
 TAIL_LINES = 15
 
 
+# What a user can do about Slurm's reason to let a job wait, by a word of the reason.
+PENDING_ADVICE = {
+    "maintenance": "it could run before that with a shorter time limit (-t)",
+    "partitiontimelimit": "the partition allows less time (-t)",
+    "jobheld": "it was held: `scontrol release` lets it go on",
+}
+
+
 class Diagnosis:
     """The checks that raise an error which says why there is nothing to wait for any more."""
 
@@ -64,7 +72,7 @@ class Diagnosis:
 
     def check_nodes(self) -> None:
         """Raise if a node has recorded that it failed."""
-        for index in range(self._nodes):
+        for index in self._directory.reported(self._nodes):
             self._check_node(index)
 
     def _check_node(self, index: int) -> None:
@@ -91,7 +99,8 @@ class Diagnosis:
 def describe_pending(job: QueuedJob) -> str:
     """What Slurm says of a job that waits."""
     start = f", expected to start {format_local(job.start)}" if job.start else ""
-    return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}"
+    advice = next((f"; {text}" for word, text in PENDING_ADVICE.items() if word in job.reason.lower()), "")
+    return f"job {job.id} is {job.state.lower()} in {job.partition} ({job.reason}){start}{advice}"
 
 
 def describe_end(name: str, job: QueuedJob | None, *, ready: bool) -> tuple[str, str]:

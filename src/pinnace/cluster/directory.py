@@ -8,6 +8,7 @@ $PINNACE_HOME/clusters/<name>/
     images/        the sandbox image, and the names of those that every node gets when it starts
     nodes/         a file per node, written by its agent
     logs/          a directory per node
+    timeline/      when each step happened (see pinnace.timeline)
     kubeconfig     for the user
 """
 
@@ -24,7 +25,7 @@ import time
 from dataclasses import asdict
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from pinnace import ownership
 from pinnace.cluster.job_record import ClusterJobRecord
@@ -37,9 +38,10 @@ from pinnace.errors import ClusterError, UsageError
 from pinnace.images.oci import one_binary_image
 from pinnace.images.store import ImageStore
 from pinnace.network.addresses import choose, parse, routes
-from pinnace.network.listening import PortRange
+from pinnace.network.listening import INTERFACE, PortRange
 from pinnace.node.checks import MIN_HOME_FREE
 from pinnace.node.services.containerd import SANDBOX_IMAGE
+from pinnace.podjobs.settings import PodJobSettings
 from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, ClusterSpec, NodeRecord, NodeServices, NodeState, read_json, write_json
 from pinnace.spec.records import NodeConnections, indices
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STANDARD_INPUT = "standard input"
 OWNER = "owner.json"
-SUBDIRECTORIES = ("secrets", "images", "nodes", "logs", "pods")
+SUBDIRECTORIES = ("secrets", "images", "nodes", "logs", "pods", "timeline")
 
 
 def random_name(user: str) -> str:
@@ -131,6 +133,7 @@ class Directory:
         binds: dict[str, str] | None = None,
         publish: Iterable[int] = (),
         listen: str = "",
+        interface: str = "",
         ports: str = "",
         bridge: str | None = None,
         bridge_options: tuple[str, ...] = (),
@@ -168,6 +171,7 @@ class Directory:
                         binds=binds or {},
                         publish=tuple(publish),
                         listen=listen,
+                        interface=interface,
                         ports=ports,
                         provisioning=provisioning,
                         made=time.time(),
@@ -206,7 +210,17 @@ class Directory:
     @property
     def has_jobs(self) -> bool:
         """Whether jobs may have been submitted for this cluster, beside its own."""
-        return (self.path / "cluster.json").exists() and self.spec.provisioning is not None
+        return self.is_complete and self.spec.provisioning is not None
+
+    @property
+    def capacity(self) -> str:
+        """How many nodes and pods the cluster's addresses are enough for; empty before it was created."""
+        return self.spec.ranges.capacity if self.is_complete else ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether agents could start."""
+        return (self.path / "cluster.json").exists()
 
     def write_job_record(self, record: ClusterJobRecord) -> None:
         write_json(self.path / "job.json", asdict(record))
@@ -232,6 +246,13 @@ class Directory:
     def records(self) -> list[NodeRecord]:
         """The records of all nodes, in the order of their indices."""
         return [record for index in indices(self.path / "nodes") if (record := self.node(index))]
+
+    def reported(self, nodes: int) -> list[int]:
+        """Which of the first nodes have a record, by one look for all of them."""
+        try:
+            return [index for index in indices(self.path / "nodes") if index < nodes]
+        except FileNotFoundError:
+            return []
 
     def connections(self, index: int) -> NodeConnections | None:
         return NodeConnections.read(self.path / "nodes", index)
@@ -263,7 +284,7 @@ class Directory:
 
     def addresses(self, nodes: int) -> list[str]:
         """The addresses of the hosts of the first nodes, on the site's network."""
-        return [record.address for index in range(nodes) if (record := self.node(index))]
+        return [record.address for index in self.reported(nodes) if (record := self.node(index))]
 
     @property
     def any_node_reported(self) -> bool:
@@ -271,11 +292,16 @@ class Directory:
         logs = (self.path / "logs").glob("agent-*.log")
         return any((self.path / "nodes").glob("*.json")) or any(log.stat().st_size for log in logs)
 
-    def write_kubeconfig(self, server: str) -> Path:
-        """The user's own kubeconfig: the administrator's, with the address that the login node can reach."""
+    def write_kubeconfig(self, server: str, user: dict[str, Any] | None = None) -> Path:
+        """The user's own kubeconfig: the administrator's, with the address that the login node can reach.
+
+        ``user`` is another way to get the administrator's certificate.
+        """
         document = json.loads((self.path / "secrets" / "admin.kubeconfig").read_text())
         name = f"pinnace-{self.name}"
         document["clusters"][0]["cluster"] |= {"server": server, "tls-server-name": self.spec.api_name}
+        if user:
+            document["users"][0]["user"] = user
         for kind in ("clusters", "users", "contexts"):
             document[kind][0]["name"] = name
         document["contexts"][0]["context"] |= {"cluster": name, "user": name}
@@ -294,11 +320,18 @@ def require_free_space(path: Path, least: int = MIN_HOME_FREE) -> None:
         raise OSError(errno.ENOSPC, f"less than {least >> 20} MiB are free")
 
 
-def find_ranges(network: str | None, nodes: int) -> Ranges:
-    """The cluster's addresses: within the network that the user names, or where this host has no routes to."""
+def find_ranges(network: str | None, nodes: int, provisioning: Provisioning | None = None) -> Ranges:
+    """The cluster's addresses: within the network that the user names, or where this host has no routes to.
+
+    There are enough for ``nodes`` and for those that join later.
+    """
     occupied = routes(Path("/proc/net/route").read_text())
+    asked = nodes + (provisioning.elastic[1] if provisioning else 0)
+    joining = joining_nodes(provisioning) if provisioning else 0
     try:
-        return parse(network, nodes=nodes, occupied=occupied) if network else choose(occupied)
+        if network:
+            return parse(network, nodes=asked, joining=joining, occupied=occupied)
+        return choose(occupied, nodes=asked, joining=joining)
     except ValueError as error:
         if network:
             raise UsageError(f"--network: {error}", hint="Without --network, pinnace finds one by itself.") from None
@@ -307,8 +340,20 @@ def find_ranges(network: str | None, nodes: int) -> Ranges:
         ) from None
 
 
-def check_listening(listen: str, ports: str) -> tuple[str, str]:
+def joining_nodes(provisioning: Provisioning) -> int:
+    """How many nodes for pods there may be at a time, with those that have ended and whose index is not free yet."""
+    jobs = PodJobSettings.from_json(provisioning.settings).max_jobs
+    return jobs + jobs // 4
+
+
+def check_listening(listen: str, ports: str, interface: str = "") -> tuple[str, str]:
     """Where agents are to listen, if the user says so: a network of the hosts, and a range of ports."""
+    if interface and listen:
+        raise UsageError("--listen and --interface say the same in two ways", hint="Give one of them.")
+    if interface and not INTERFACE.fullmatch(interface):
+        raise UsageError(
+            f"--interface: {interface!r} is no network device", hint="`ip -br addr` on a node shows them: ib0, eth1."
+        )
     try:
         network = str(IPv4Network(listen)) if listen else ""
     except ValueError as error:

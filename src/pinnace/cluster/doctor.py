@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace import ownership
-from pinnace.cluster import launching
+from pinnace.cluster import launching, reaching
 from pinnace.cluster.directory import seed_directory, unsafe_seed
+from pinnace.cluster.site_page import ClassFindings
 from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import ComponentState, ComponentStores, user_root
 from pinnace.errors import SlurmError, UnsafePathError
@@ -29,7 +30,7 @@ from pinnace.slurm.commands import Slurm
 from pinnace.slurm.variables import srun_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 CHECK_MEMORY = "500M"  # of the job
 CHECK_MINUTES = 5  # its time limit
@@ -49,12 +50,30 @@ def examine(options: Sequence[str], *, on_nodes: bool, limit: float) -> Iterator
     home = user_root().parent
     with contextlib.suppress(OSError):
         ownership.make_directories(home)
-    own = [components(), *checks.home(home), *safety(home), slurm()]
+    answer = slurm()
+    own = [components(), *checks.home(home), *safety(home), answer]
+    own += [ranks()] if answer.state is CheckState.OK else []
     yield from (Finding(host=here, check=check) for check in own)
     if not on_nodes:
         yield from (Finding(host=here, check=check) for check in checks.host_checks(scratch.base(os.environ)))
     elif not any(check.state is CheckState.FAILED for check in own):
         yield from _check_nodes(options, home, limit)
+
+
+def examine_partition(partition: str, *, limit: float, report: Callable[[str], None]) -> Iterator[ClassFindings]:
+    """The checks on one node of each kind that a partition has. ``report`` gets a line for each."""
+    classes = Slurm().node_classes(partition)
+    if not classes:
+        raise SlurmError(f"the partition {partition!r} has no nodes, or does not exist", hint="`sinfo` shows them all.")
+    home = user_root().parent
+    with contextlib.suppress(OSError):
+        ownership.make_directories(home)
+    for kind in classes:
+        asked = kind.usable[0] if kind.usable else ""
+        report(f"{kind.names}: {f'asking {asked}' if asked else 'none is up'}")
+        options = [f"--partition={partition}", f"--nodelist={asked}", "--nodes=1"]
+        found = tuple(_check_nodes(options, home, limit)) if asked else ()
+        yield ClassFindings(nodes=kind, asked=asked, findings=found)
 
 
 def components() -> Check:
@@ -90,10 +109,23 @@ def safety(home: Path) -> Iterator[Check]:
 def slurm() -> Check:
     """Whether Slurm answers here; without it there is ``--local``."""
     try:
-        Slurm().squeue()
+        Slurm().squeue(certain=False)
+        version = Slurm().version()
     except SlurmError as error:
         return checks.failed("slurm", error.message, error.hint or "Is this a login node? Does `sinfo` answer?")
-    return checks.ok("slurm", "answers")
+    return checks.ok("slurm", f"{version} answers")
+
+
+def ranks() -> Check:
+    """By what the ranks of pods over several hosts find each other. Not every Slurm was built with PMIx."""
+    try:
+        known = [name for name in Slurm().mpi_plugins() if name in {"pmix", "pmi2"}]
+    except SlurmError as error:
+        return checks.warning("ranks", error.message, error.hint)
+    if "pmix" in known:
+        return checks.ok("ranks", "srun has PMIx: programs of every MPI find each other")
+    has = "PMI-2, for programs of MPICH and Intel MPI" if known else "neither PMIx nor PMI-2"
+    return checks.warning("ranks", f"srun has {has}", "In pods, start programs of Open MPI with mpirun.")
 
 
 def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[Finding]:
@@ -119,6 +151,9 @@ def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[F
                 for line in process.stdout or ():
                     about = json.loads(line)
                     host, own = about["host"], found.setdefault(about["host"], [])
+                    if listening := about.get("listening"):
+                        own.append(login_access(*listening))
+                        continue
                     if check := about.get("check"):
                         own.append(Check(**check | {"state": CheckState(check["state"])}))
                         continue
@@ -139,6 +174,15 @@ def _check_nodes(options: Sequence[str], home: Path, limit: float) -> Iterator[F
                 yield Finding(host="nodes", check=_no_answer(reason or "no answer"))
     finally:
         (home / token).unlink(missing_ok=True)
+
+
+def login_access(address: str, port: int) -> Check:
+    """Whether this host reaches a node at which one listens."""
+    name, here = "login access", os.uname().nodename
+    if reaching.can_connect(f"https://{address}:{port}"):
+        return checks.ok(name, f"{here} reaches {address}")
+    said = f"{here} does not reach the node's ports: kubectl there goes through a step of the job"
+    return checks.warning(name, said, "It works without; ports that are open from login nodes too are faster.")
 
 
 def _no_answer(reason: str) -> Check:

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from pinnace.cluster.cluster_job import has_ended
+from pinnace.cluster.reaching import request_stop
 from pinnace.errors import ClusterError, SlurmError
-from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs.submission import claimed
 from pinnace.sandbox.namespaces import as_root
 from pinnace.spec import ClusterSpec
@@ -30,7 +30,7 @@ CANCEL_INTERVAL = 0.2  # seconds
 
 def end(job: ClusterJob) -> None:
     """Ask the head to end the cluster in order; where it cannot be asked, Slurm or the kernel ends it."""
-    asked = ask_to_stop(job.directory.path) if (job.directory.path / "cluster.json").exists() else False
+    asked = request_stop(job.directory) if (job.directory.path / "cluster.json").exists() else False
     record = job.directory.job_record
     if job.process is not None:
         _end_process(job.process, asked=asked)
@@ -100,10 +100,8 @@ def remove_volumes(directory: Path) -> Path | None:
     return None if volumes.end() or as_root(volumes.end) else volumes.root
 
 
-def end_and_remove(job: ClusterJob, *, retain: bool) -> None:
-    """End a cluster and its jobs; remove its volumes, and its directory unless that is to be retained."""
-    end(job)
-    cancel_pod_jobs(job)
+def remove(job: ClusterJob, *, retain: bool) -> None:
+    """Remove the volumes of a cluster that has ended, and its directory unless that is to be retained."""
     path = job.directory.path.resolve()
     if not retain:
         job.directory.remove()

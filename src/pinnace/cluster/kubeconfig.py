@@ -39,8 +39,8 @@ def kubectl_environment(kubeconfig: Path) -> dict[str, str]:
     return {"KUBECONFIG": str(kubeconfig), **no_proxy_variables(os.environ, urlsplit(server).hostname or "")}
 
 
-def merge(kubeconfig: Path) -> None:
-    """Add a cluster's context and make it the current one."""
+def merge(kubeconfig: Path, *, current: bool = True) -> None:
+    """Add a cluster's context, or replace it, and make it the current one."""
     ours = json.loads(kubeconfig.read_text())
     name = ours["current-context"]
 
@@ -48,7 +48,8 @@ def merge(kubeconfig: Path) -> None:
         for kind in KINDS:
             kept = [entry for entry in document.get(kind) or () if entry["name"] != name]
             document[kind] = [*kept, *ours[kind]]
-        document["current-context"] = name
+        if current:
+            document["current-context"] = name
 
     _edit(change)
 

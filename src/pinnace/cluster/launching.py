@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING
 
 from pinnace.slurm.scripts import batch_script
 from pinnace.spec import agent_argv
+from pinnace.timeline.recorder import batch_mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 MEMORY = "3G"  # per node: the control plane takes about one, and sites often give little by default
+NO_MEMORY = "none"  # in place of a size, where the site gives whole nodes
 MEMORY_OPTIONS = ("--mem", "--mem-per-cpu", "--mem-per-gpu", "--exclusive")
 
 
-def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: str = MEMORY) -> list[str]:
-    """The user's options, and a size of memory unless the user has asked for one, or for whole nodes."""
+def with_memory(options: Sequence[str], environment: Mapping[str, str], memory: str = "") -> list[str]:
+    """The user's options, and a size of memory unless the user has asked for one, or for whole nodes.
+
+    PINNACE_MEMORY is another size than ours, or says that the site wants none.
+    """
+    usual = environment.get("PINNACE_MEMORY") or MEMORY
+    memory = NO_MEMORY if usual == NO_MEMORY else memory or usual
     asked = any(option.split("=")[0] in MEMORY_OPTIONS for option in options)
     asked |= any(name.startswith(("SBATCH_MEM", "SLURM_MEM", "SBATCH_EXCLUSIVE")) for name in environment)
-    return list(options) if asked else [*options, f"--mem={memory}"]
+    return list(options) if asked or memory == NO_MEMORY else [*options, f"--mem={memory}"]
 
 
 def with_nodes(options: Sequence[str], nodes: int) -> list[str]:
@@ -76,6 +83,7 @@ def cluster_script(name: str, directory: Path, options: Sequence[str]) -> tuple[
     command = " ".join(word if "$SLURM" in word else shlex.quote(word) for word in step)
     # A shell that is told to end asks the cluster to end in order, and waits for that.
     lines = [
+        batch_mark(),
         f"trap {shlex.quote(shlex.join(agent_argv(directory, '--stop')))} TERM",
         f"{command} &",
         "while kill -0 $! 2>/dev/null; do wait; done",

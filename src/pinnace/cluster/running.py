@@ -14,6 +14,7 @@ from pinnace.cluster.reporting import SILENT
 from pinnace.cluster.until import UntilWatcher
 from pinnace.cluster.workload import Workload
 from pinnace.errors import ClusterError
+from pinnace.timeline.recorder import MarkEvent, StepName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ class ManifestRun:
         self._collector = Collector(output_dir) if output_dir else None
         self._reporter = reporter
         self._workload: Workload | None = None
+        self._said_anything = False
 
     def apply_early(self) -> None:
         """Apply the manifest while the cluster starts, so that its pods wait for nothing but nodes.
@@ -64,7 +66,7 @@ class ManifestRun:
         If not all of it is possible yet, ``run`` applies it again.
         """
         workload = Workload(self._cluster.kubectl_command)
-        with contextlib.suppress(ClusterError):
+        with contextlib.suppress(ClusterError), self._cluster.timeline.step(StepName.APPLY):
             workload.apply(self._manifest)
             self._workload = workload
 
@@ -73,8 +75,10 @@ class ManifestRun:
         with self._reporter.step(f"applied {self._manifest.source}"):
             workload = self._workload or Workload(self._cluster.kubectl_command)
             if not workload.objects:
-                workload.apply(self._manifest)
+                with self._cluster.timeline.step(StepName.APPLY):
+                    workload.apply(self._manifest)
         check_alive = self._cluster.check_alive
+        self._cluster.timeline.mark(StepName.WORKLOAD, MarkEvent.BEGIN)
         try:
             if self._until is None:
                 code = workload.follow(self._line, check_alive)
@@ -82,12 +86,16 @@ class ManifestRun:
                 with UntilWatcher(self._until, workload, check_alive) as reached:
                     code = workload.follow(self._line, check_alive, reached)
         finally:
+            self._cluster.timeline.mark(StepName.WORKLOAD, MarkEvent.END)
             if self._collector:
                 self._collector.events(self._cluster.kubeconfig)
         return RunResult(exit_code=code, objects=tuple(workload.objects))
 
     def _line(self, container: str, text: str) -> None:
         self._on_line(container, text)
+        if not self._said_anything:  # two threads may be first at once, and both marks be right
+            self._said_anything = True
+            self._cluster.timeline.mark(StepName.FIRST_LINE, MarkEvent.READY)
         if self._collector:
             self._collector.line(container, text)
 

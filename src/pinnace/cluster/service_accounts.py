@@ -51,7 +51,10 @@ def issue_kubeconfig(cluster: Cluster, name: str, *, namespace: str, role: str, 
     """A kubeconfig of a cluster for somebody else, with a role in one namespace."""
     require_restricted(cluster.directory.spec, role)
     token = issue_token(Api(cluster.kubeconfig), name, namespace=namespace, role=role, seconds=seconds)
-    return kubeconfig_for(json.loads(cluster.kubeconfig.read_text()), name, namespace, token)
+    own = json.loads(cluster.kubeconfig.read_text())
+    if server := cluster.api_address:  # the tunnel, if there is one, serves the user alone
+        own["clusters"][0]["cluster"]["server"] = server
+    return kubeconfig_for(own, name, namespace, token)
 
 
 def issue_token(api: Api, name: str, *, namespace: str, role: str, seconds: float) -> str:

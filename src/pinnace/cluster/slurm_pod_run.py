@@ -15,6 +15,7 @@ from pinnace.errors import ApiError, ClusterError
 from pinnace.kube import pods
 from pinnace.kube.access import Access
 from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.logs import ContainerLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,14 +59,12 @@ def _get(api: Api, pod: SlurmPod) -> dict[str, Any]:
 
 def _follow(api: Api, pod: SlurmPod, on_line: Callable[[str], None]) -> int:
     """Give what the pod prints until it has ended; its exit code. A connection that breaks is made again."""
-    given, lost_since = 0, 0.0
+    log, lost_since = ContainerLog(api, pod.namespace, pod.name, "main"), 0.0
     while True:
         try:
             with contextlib.suppress(ApiError):  # why there is no log, the pod itself says
-                for number, text in enumerate(api.stream(f"{_path(pod)}/log?container=main&follow=true")):
-                    if number >= given:
-                        on_line(text)
-                        given += 1
+                for text in log.lines():
+                    on_line(text)
             found = _get(api, pod)
             lost_since = 0.0
         except API_FAILURES as error:

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pinnace.cluster import reaching
 from pinnace.cluster.cluster_job import SQUEUE_INTERVAL, Place
 from pinnace.cluster.diagnosis import describe_pending
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
-from pinnace.errors import ClusterError
+from pinnace.errors import ClusterError, SlurmUnreachableError
 from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.nodes import is_ready
 from pinnace.slurm.states import Phase
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from pinnace.cluster.diagnosis import Diagnosis
 
 START_POLL_INTERVAL = 0.05  # seconds between looks at files, processes and the API
+PAUSE_SHARE = 3  # times as long as a look, if that is longer
 API_TIMEOUT = 5.0  # seconds for one answer
-START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready
+START_LIMIT = 120.0  # seconds from the job's start to a cluster in which all nodes are ready,
+START_LIMIT_PER_NODE = 0.1  # and so many more for each of them
 
 Report = Callable[[str], None]  # gets a line that says what is waited for
 
@@ -38,12 +41,17 @@ class Start:
         self._diagnosis = diagnosis
         self._nodes = nodes
         self._pods_as_jobs = pods_as_jobs
+        self._limit = START_LIMIT + START_LIMIT_PER_NODE * nodes
 
     def wait_for_api(self, report: Report, limit: float | None) -> Path:
         """Wait until the API answers, with nodes or without, for ``limit`` seconds at most. Gives the kubeconfig."""
         give_up = time.monotonic() + (math.inf if limit is None else limit)
-        kubeconfig = self._directory.write_kubeconfig(self._wait_for_head(report, give_up))
-        deadline = time.monotonic() + START_LIMIT
+        self._wait_for_head(report, give_up)
+        known = (self._directory.path / "kubeconfig").exists()
+        kubeconfig = reaching.write_kubeconfig(self._directory)
+        if not known and reaching.local_address(kubeconfig):
+            report("this host does not reach the nodes: the API is reached through a step of the job")
+        deadline = time.monotonic() + self._limit
         with contextlib.closing(Api(kubeconfig, timeout=API_TIMEOUT)) as api:
             while ready_nodes(api) is None:
                 self._check(deadline, give_up, "its API does not answer")
@@ -58,9 +66,10 @@ class Start:
         self._diagnosis.was_ready = True
 
     def _wait_for_nodes(self, api: Api, report: Report, give_up: float) -> None:
-        deadline = time.monotonic() + START_LIMIT
+        deadline = time.monotonic() + self._limit
         reported = -1
         while True:
+            begun = time.monotonic()
             ready = ready_nodes(api)
             if ready is not None and ready != reported:
                 reported = ready
@@ -68,7 +77,7 @@ class Start:
             if ready == self._nodes and controllers_run(api) and (not self._pods_as_jobs or assigns_scheduler(api)):
                 return
             self._check(deadline, give_up, f"{ready or 0} of {self._nodes} nodes")
-            time.sleep(START_POLL_INTERVAL)
+            time.sleep(pause(time.monotonic() - begun))
 
     def _check(self, deadline: float, give_up: float, state: str) -> None:
         """Raise if waiting any longer is of no use, or exceeds the caller's limit."""
@@ -77,7 +86,7 @@ class Start:
         self._diagnosis.check_nodes()
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"the cluster was not ready within {START_LIMIT:.0f} s: {state}", hint=self._diagnosis.where_logs()
+                f"the cluster was not ready within {self._limit:.0f} s: {state}", hint=self._diagnosis.where_logs()
             )
         if time.monotonic() > give_up:
             raise ClusterError(
@@ -88,6 +97,7 @@ class Start:
         """Wait until the job runs and the head has recorded where its API is. A job may be pending for days."""
         pending, asked = "", 0.0
         while True:
+            begun = time.monotonic()
             self._diagnosis.check_nodes()
             if address := self._directory.api_address:
                 return address
@@ -104,12 +114,22 @@ class Start:
                     f"{pending or 'its job has only begun'}",
                     hint="Give it more time with --wait-limit, or ask Slurm for less.",
                 )
-            time.sleep(START_POLL_INTERVAL)
+            time.sleep(pause(time.monotonic() - begun))
 
     def _pending(self) -> str:
-        """Why the job waits; empty if it does not."""
-        job = self._job.find()
+        """Why the job waits; empty if it does not. A Slurm that does not answer for a while has lost nothing."""
+        try:
+            job = self._job.find()
+        except SlurmUnreachableError as error:
+            return f"Slurm does not answer ({error.message}), waiting for it"
         return describe_pending(job) if job and job.state.phase is Phase.WAITING else ""
+
+
+def pause(look: float) -> float:
+    """Seconds until the next look, after one that took so long: it reads something of every node, of which there may
+    be thousands.
+    """
+    return max(START_POLL_INTERVAL, PAUSE_SHARE * look)
 
 
 def ready_nodes(api: Api) -> int | None:

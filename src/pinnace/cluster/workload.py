@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http
 import json
 import threading
 import time
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import ClusterError
+from pinnace.errors import ApiError, ClusterError
 from pinnace.kube import pods
 from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.conditions import is_true
+from pinnace.kube.logs import ContainerLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +31,7 @@ ENDLESS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationC
 FOLLOW_INTERVAL = 0.1  # seconds between looks at the objects
 APPLY_LIMIT = 300.0  # seconds for kubectl apply
 LOG_END_LIMIT = 10.0  # seconds for the last lines of a container that has ended
+LOG_RETRY_INTERVAL = 0.2  # seconds until a log is asked for again that could not be had, or broke off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class Workload:
         self.objects: list[AppliedObject] = []
         self._codes: dict[AppliedObject, int] = {}  # of those that have ended; they may be deleted afterwards
         self._followers: dict[ContainerRun, threading.Thread] = {}
+        self._over = threading.Event()
 
     def apply(self, manifest: Manifest) -> None:
         """Run ``kubectl apply``; ClusterError has its own words if it refuses."""
@@ -90,7 +94,10 @@ class Workload:
         ``enough`` says that the workload has done what it was run for, though it goes on.
         """
         with contextlib.closing(self._api):
-            return self._follow(on_line, check_alive, enough)
+            try:
+                return self._follow(on_line, check_alive, enough)
+            finally:
+                self._over.set()
 
     def _follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None) -> int:
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
@@ -179,19 +186,26 @@ class Workload:
             if not {"running", "terminated"} & status["state"].keys():
                 continue
             if run not in self._followers:
-                arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], status["name"], on_line)
+                arguments = (pod["metadata"]["namespace"], pod["metadata"]["name"], run, on_line)
                 self._followers[run] = threading.Thread(target=self._follow_one, args=arguments, daemon=True)
                 self._followers[run].start()
             if "running" in status["state"]:
                 running.append(run)
         return running
 
-    def _follow_one(self, namespace: str, pod: str, container: str, on_line: OnLine) -> None:
-        api = Api(self.kubectl.kubeconfig, timeout=30.0)
-        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&follow=true"
-        with contextlib.suppress(*API_FAILURES):
-            for text in api.stream(path):
-                on_line(f"{pod}/{container}", text)
+    def _follow_one(self, namespace: str, pod: str, run: ContainerRun, on_line: OnLine) -> None:
+        """Give each line once. A log that breaks off is read again, unless the container has begun anew by then."""
+        uid, container, restarts = run
+        log = ContainerLog(Api(self.kubectl.kubeconfig, timeout=30.0), namespace, pod, container)
+        ended = False
+        while not ended and not self._over.is_set() and (uid, container, restarts + 1) not in self._followers:
+            try:
+                for text in log.lines():
+                    on_line(f"{pod}/{container}", text)
+                ended = True
+            except API_FAILURES as error:
+                ended = isinstance(error, ApiError) and error.code == http.HTTPStatus.NOT_FOUND  # the pod is gone
+                self._over.wait(LOG_RETRY_INTERVAL)
 
 
 def deleted(applied: AppliedObject) -> ClusterError:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pinnace.components.manifest import Component
 
 RECORD = "record.json"
+NO_LOCKS_ERRNOS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # of a file system without file locks
 LOCK_TIMEOUT = 3600.0  # seconds to wait for another fetch; a cold build of Kubernetes on two cores takes 15 minutes
 
 
@@ -296,10 +297,14 @@ class ComponentStores:
 
 
 def _try_lock(descriptor: int) -> bool:
+    """Whether the lock is ours. Where a file system has none, `pinnace doctor` says what to take care of."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS_ERRNOS:
+            raise
     return True
 
 

@@ -18,12 +18,14 @@ from pinnace.controlplane.podsecurity import restriction_objects
 from pinnace.errors import ApiError
 from pinnace.kube import nodes
 from pinnace.kube.client import API_FAILURES, Api
+from pinnace.kube.watch import Listed, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from pinnace.controlplane.objects import Object
+    from pinnace.kube.watch import Changed
     from pinnace.network.addresses import Ranges
     from pinnace.spec import NodeSpec
 
@@ -31,8 +33,6 @@ ROLES = "/readyz/poststarthook/rbac/bootstrap-roles"
 NOT_READY = "node.kubernetes.io/not-ready"
 START_LIMIT = 120.0  # seconds; a start takes two
 RETRY_INTERVAL = 0.02  # seconds between tries to create an object while the API starts
-NODES_INTERVAL = 0.05  # seconds between looks for nodes that are ready, while there is none
-MORE_NODES_INTERVAL = 0.5  # and when the first one is there
 
 
 def bootstrap(node: NodeSpec) -> None:
@@ -48,7 +48,8 @@ def bootstrap(node: NodeSpec) -> None:
         create_all(api, restriction_objects(node.cluster.restriction), until=deadline)
     if node.cluster.provisioning:
         create_all(api, placement_objects(node.cluster.provisioning), until=deadline)
-    admit_nodes(api, node.cluster.ranges, until=deadline)
+    watch(node.cluster.secrets / "admin.kubeconfig", "nodes", NodeAdmission(api, ranges).note)
+    time.sleep(max(0.0, deadline - time.monotonic()))
 
 
 def create_all(api: Api, objects: Iterable[tuple[str, Object]], *, until: float) -> None:
@@ -82,27 +83,32 @@ def plant(seed: Path, data: Path) -> None:
         path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def admit_nodes(api: Api, ranges: Ranges, *, until: float) -> None:
-    """Let pods onto nodes the moment these are ready, and note their pod ranges.
+class NodeAdmission:
+    """Lets pods onto nodes the moment these are ready, and notes their pod ranges.
 
     The admission plugin taints every new node, and the controller-manager takes the taint away, but only once all of
     its controllers are up. This does the same a little earlier, for as long as a cluster is starting.
     """
-    admitted: set[str] = set()
-    while time.monotonic() < until:
-        for node in api.get("/api/v1/nodes")["items"]:
+
+    def __init__(self, api: Api, ranges: Ranges) -> None:
+        self._api, self._ranges = api, ranges
+        self._admitted: set[str] = set()
+
+    def note(self, change: Listed | Changed) -> None:
+        """Take what a watch of nodes tells."""
+        for node in change.objects if isinstance(change, Listed) else [change.object]:
             name = node["metadata"]["name"]
-            if not nodes.is_ready(node) or name in admitted:
-                continue
-            admitted.add(name)
-            index = _index(ranges, node)
-            if index is None:  # not one of ours: the bridge shows partitions as nodes
-                continue
-            taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != NOT_READY]
-            pods = str(ranges.pods_of(index))
-            patch = {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}}
-            api.patch(nodes.path(name), patch)
-        time.sleep(MORE_NODES_INTERVAL if admitted else NODES_INTERVAL)
+            if nodes.is_ready(node) and name not in self._admitted:
+                self._admit(name, node)
+                self._admitted.add(name)
+
+    def _admit(self, name: str, node: Object) -> None:
+        index = _index(self._ranges, node)
+        if index is None:  # not one of ours: the bridge shows partitions as nodes
+            return
+        taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != NOT_READY]
+        pods = str(self._ranges.pods_of(index))
+        self._api.patch(nodes.path(name), {"spec": {"taints": taints, "podCIDR": pods, "podCIDRs": [pods]}})
 
 
 def _index(ranges: Ranges, node: dict[str, Any]) -> int | None:

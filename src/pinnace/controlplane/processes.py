@@ -24,6 +24,9 @@ def etcd_argv(node: NodeSpec, data: str, client: str = ETCD_SOCKET) -> list[str]
         "--initial-advertise-peer-urls=http://localhost:2380",
         "--initial-cluster=default=http://localhost:2380",
         "--unsafe-no-fsync",
+        # A single member elects itself after at least one heartbeat and at most the timeout, by default a second.
+        "--heartbeat-interval=50",
+        "--election-timeout=250",
         "--log-level=warn",
     ]
 
@@ -95,7 +98,8 @@ def controller_manager_argv(node: NodeSpec) -> list[str]:
 
 
 def scheduler_argv(node: NodeSpec) -> list[str]:
-    return [node.binary("kube-scheduler"), *_client_and_server(node, "scheduler")]
+    """Its log says when each pod was bound, for ``pinnace timeline``."""
+    return [node.binary("kube-scheduler"), *_client_and_server(node, "scheduler"), "--v=2"]
 
 
 def _client_and_server(node: NodeSpec, name: str) -> list[str]:

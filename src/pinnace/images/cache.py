@@ -2,12 +2,14 @@
 
     <scratch>/pinnace-cache-<uid>/<random>/.lock         held while a node uses it
                                           /closed.json   present while no node uses it: the state that the last one left
+                                          /origin/       while a node uses it: what others may copy
                                           /containerd/   content and snapshots, with containerd's databases
 
 The databases belong to one process, so nodes that run on a host at the same time have a directory each. A node takes a
-free directory, or makes one. It removes closed.json when it takes the directory; the file is written again when every
-process of the node has ended in order (see ``images.cache_closing``). So a node that is killed, at any moment, leaves a
-directory that no node takes; its monitor removes it, or the user's next node on that host.
+free directory, or makes one, perhaps as a copy of another (see ``images.cache_copying``). It removes closed.json when
+it takes the directory; the file is written again when every process of the node has ended in order (see
+``images.cache_closing``). So a node that is killed, at any moment, leaves a directory that no node takes; its monitor
+removes it, or the user's next node on that host.
 
 The cache does not resolve names: names of images are deleted at the end of each cluster, and content is kept by digest.
 """
@@ -19,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 import struct
 import tempfile
@@ -30,22 +33,27 @@ from typing import TYPE_CHECKING
 from pinnace import ownership
 from pinnace.errors import UsageError
 from pinnace.images import boltdb
+from pinnace.removal import remove_tree
 from pinnace.sandbox import scratch
 from pinnace.sandbox.mountinfo import filesystem_of_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CLOSED_FILE = "closed.json"
+CONTAINERD = "containerd"  # containerd's root directory, in a directory of the pool
+ORIGIN = "origin"  # how a directory was when it was taken: closed.json, with the names of its content, and databases
 MAX_AGE = 7 * 24 * 3600.0  # seconds that an unused image is kept
 MAX_SHARE = 0.1  # fraction of the file system for all of a user's directories on it
 MIN_FREE = 10 << 30  # bytes of the file system that are left for others
 VARIABLE = "PINNACE_IMAGE_CACHE"
 OFF = {"0", "off", "no"}
 IN_MEMORY = {"tmpfs", "ramfs"}
+BLOBS = "io.containerd.content.v1.content/blobs/sha256"
 SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs/snapshots"
 DATABASE = "io.containerd.metadata.v1.bolt/meta.db"
+DATABASES = (DATABASE, "io.containerd.snapshotter.v1.overlayfs/metadata.db")
 KEPT_DIRECTORIES = (
     "io.containerd.content.v1.content",
     "io.containerd.metadata.v1.bolt",
@@ -64,16 +72,28 @@ class Closed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheOrigin:
+    """What a directory was when the node that uses it has taken it. ``blobs`` are the names of its content."""
+
+    closed: Closed
+    blobs: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CacheLease:
-    """A directory of the pool that this process has locked. ``parts`` is empty if it is new."""
+    """A directory of the pool that this process has locked. ``parts`` is empty if it is new.
+
+    ``source`` is another directory, of which a new one should become a copy.
+    """
 
     path: Path
     fits: list[str]
     parts: dict[str, str] = field(default_factory=dict)
+    source: Path | None = None
 
     @property
     def containerd(self) -> Path:
-        return self.path / "containerd"
+        return self.path / CONTAINERD
 
 
 def place(environment: Mapping[str, str], uid: int) -> Path | None:
@@ -115,27 +135,79 @@ def is_ours(pool: Path) -> bool:
     return stat.S_ISDIR(about.st_mode) and alone and not ownership.problem(pool)
 
 
-def take(pool: Path, fits: list[str]) -> CacheLease:
-    """Lock the most recently used directory that is free and compatible, or a new one, until this process ends."""
-    for path in sorted(_all(pool), key=_closed_at, reverse=True):
+def take(pool: Path, fits: list[str], wanted: Iterable[str] = ()) -> CacheLease:
+    """Lock a directory that is free and compatible, or a new one, until this process ends.
+
+    ``wanted`` are the digests of images that will be wanted: the directory that has most of them is taken, and of equal
+    ones that which was used last. If one that is in use has more, a new one should become a copy of it.
+    """
+    digests, directories = set(wanted), _all(pool)
+
+    def count(path: Path) -> int:
+        return sum(has_content(path / CONTAINERD, digest) for digest in digests)
+
+    source = _source(directories, fits, digests)
+    most = count(source) if source else 0
+    for path in sorted(directories, key=lambda path: (count(path), _closed_at(path)), reverse=True):
         with contextlib.suppress(OSError):
             descriptor = _lock(path)
             if descriptor is None:
                 continue
             closed = read(path)
-            if closed and closed.fits == fits:
+            if closed and closed.fits == fits and count(path) >= most:
+                _keep_origin(path, closed)
                 (path / CLOSED_FILE).unlink()
                 return CacheLease(path=path, fits=fits, parts=closed.parts)
             os.close(descriptor)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=pool))
     _lock(fresh)
     path = fresh.rename(pool / fresh.name.removeprefix(".new-"))  # ``sweep`` matches only the final name
-    (path / "containerd").mkdir()
-    return CacheLease(path=path, fits=fits)
+    (path / CONTAINERD).mkdir()
+    return CacheLease(path=path, fits=fits, source=source)
+
+
+def _source(directories: list[Path], fits: list[str], digests: set[str]) -> Path | None:
+    """The directory in use that had most of these images when it was taken; None if none had any."""
+    counts: dict[Path, int] = {}
+    for path in directories:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            origin = read_origin(path)
+            if origin.closed.fits == fits:
+                counts[path] = len(digests & {f"sha256:{name}" for name in origin.blobs})
+    best = max(counts, key=lambda path: counts[path], default=None)
+    return best if best and counts[best] else None
+
+
+def _keep_origin(path: Path, closed: Closed) -> None:
+    """Keep what others may copy, before containerd changes its databases. Without it, nobody copies this one."""
+    unfinished = path / f".{ORIGIN}"
+    with contextlib.suppress(OSError):
+        remove_tree(unfinished)
+        unfinished.mkdir()
+        for name in DATABASES:
+            shutil.copyfile(path / CONTAINERD / name, unfinished / Path(name).parent.name)
+        origin = {
+            "closed": asdict(closed),
+            "blobs": sorted(blob.name for blob in (path / CONTAINERD / BLOBS).iterdir()),
+        }
+        (unfinished / CLOSED_FILE).write_text(json.dumps(origin))
+        unfinished.rename(path / ORIGIN)
+
+
+def read_origin(path: Path) -> CacheOrigin:
+    """Of a directory that a node has taken. Raises if it has none."""
+    about = json.loads((path / ORIGIN / CLOSED_FILE).read_text())
+    return CacheOrigin(closed=Closed(**about["closed"]), blobs=about["blobs"])
+
+
+def has_content(containerd: Path, digest: str) -> bool:
+    """Whether containerd's directory has a manifest, or other content. The parts of an image are kept with it."""
+    return (containerd / BLOBS / digest.removeprefix("sha256:")).is_file()
 
 
 def close(lease: CacheLease) -> None:
     """Return a directory to the pool. All processes that used it have ended in order."""
+    remove_tree(lease.path / ORIGIN)
     for path in lease.containerd.iterdir():
         if path.name not in KEPT_DIRECTORIES:
             scratch.remove(path)
@@ -254,21 +326,32 @@ def _all(pool: Path) -> list[Path]:
 
 
 def fingerprint(containerd: Path) -> dict[str, str]:
-    """Digests of a directory's state: one for each snapshot, and one for the rest.
+    """Digests of what is kept in a directory: one for each snapshot, and of the rest one for each part.
 
     They cover the names in each directory and its modification time. That shows every file that a site's cleaning of
     /tmp has removed, without reading the files themselves.
     """
     snapshots = containerd / SNAPSHOTS
     parts = {f"{SNAPSHOTS}/{path.name}": _digest(path) for path in snapshots.iterdir()} if snapshots.is_dir() else {}
-    return parts | {"rest": _digest(containerd, but=snapshots)}
+    kept = (name for name in KEPT_DIRECTORIES if (containerd / name).is_dir())
+    return parts | {name: _digest(containerd / name, but=snapshots) for name in kept}
 
 
 def verify(containerd: Path, parts: dict[str, str]) -> None:
-    """Empty a directory that has changed since it was closed. Called before containerd starts."""
+    """Empty a directory that has changed since it was closed. Called before containerd opens what is kept there."""
     if fingerprint(containerd) != parts:
-        for path in containerd.iterdir():
-            scratch.remove(path)
+        empty(containerd)
+
+
+def empty(containerd: Path) -> None:
+    """Remove what is kept. containerd may have made other files already."""
+    for name in KEPT_DIRECTORIES:
+        scratch.remove(containerd / name)
+
+
+def fingerprint_of(snapshot: Path) -> str:
+    """The part of a fingerprint that is for one snapshot."""
+    return _digest(snapshot)
 
 
 def _digest(top: Path, but: Path | None = None) -> str:

@@ -14,10 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pinnace.images.cache import MAX_AGE, SNAPSHOTS
+from pinnace.images.cache import BLOBS, MAX_AGE, SNAPSHOTS
 
 ROOT = Path("/var/lib/containerd")
-BLOBS = "io.containerd.content.v1.content/blobs/sha256"
 GC_ROOT_LABEL = "containerd.io/gc.root"  # its value is the time at which the image was last used
 LABEL_INTERVAL = 12 * 3600.0  # seconds after which the label is updated
 STEP_TIMEOUT = 10.0  # seconds for each command of ctr, and for each wait

@@ -6,11 +6,13 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import tarfile
 from typing import TYPE_CHECKING, Any
 
+from pinnace.images.reference import DIGEST
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -19,7 +21,6 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 INDEX = "application/vnd.oci.image.index.v1+json"
 INDICES = {INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"}
 MANIFESTS = {MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"}
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def one_binary_image(binary: Path, reference: str, arch: str, level: int = 1) -> bytes:
@@ -51,6 +52,11 @@ def one_binary_image(binary: Path, reference: str, arch: str, level: int = 1) ->
     platform = {"architecture": arch, "os": "linux"}
     entry = put(MANIFEST, json.dumps(manifest).encode(), annotations=names, platform=platform)
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
+    return layout_archive(index, blobs)
+
+
+def layout_archive(index: dict[str, Any], blobs: Mapping[str, bytes]) -> bytes:
+    """An archive in the OCI layout. ``blobs`` are by their digests."""
     files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": json.dumps(index).encode()}
     files |= {f"blobs/{digest.replace(':', '/')}": data for digest, data in blobs.items()}
     return _tar({name: (data, 0o644) for name, data in files.items()})

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pinnace.errors import ImageError
 
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
 # The grammar of github.com/distribution/reference, without digests and IPv6 addresses.
 REGISTRY = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]+)?")
 COMPONENT = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")

@@ -15,7 +15,6 @@ same content to the same path.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -27,7 +26,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pinnace import ownership
+from pinnace.components.store import NO_LOCKS_ERRNOS
 from pinnace.errors import ImageError
+from pinnace.images import tags
 from pinnace.images.archive import CHUNK_SIZE, DAMAGE_ERRORS, MAX_MANIFEST_SIZE, Blob, Image, as_image_errors, images_in
 from pinnace.images.oci import checked_digest, referenced_digests
 from pinnace.images.reference import Reference
@@ -35,8 +36,6 @@ from pinnace.images.registry import hosts_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-NO_LOCKS_ERRNOS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,8 @@ class ImageStore:
         self.root = root
         self.registry = root / "registry"
         self.hosts = root / "hosts"
-        self._blobs = self.registry / "docker/registry/v2/blobs/sha256"
-        self._repositories = self.registry / "docker/registry/v2/repositories"
+        self._blobs = tags.blobs(root)
+        self._repositories = tags.repositories(root)
 
     def prepare(self) -> None:
         """Make the directories, which registries expect."""
@@ -117,7 +116,7 @@ class ImageStore:
         hosts = self.hosts / image.name.registry
         hosts.mkdir(exist_ok=True)
         _write(hosts / "hosts.toml", hosts_toml(image.name.registry))
-        tag = repository / "_manifests/tags" / image.name.tag
+        tag = tags.tag(self.root, image.name)
         _link(tag / "index" / image.digest.replace(":", "/"), image.digest)
         _link(tag / "current", image.digest)
         return self._stored(image.name, image.digest)
@@ -125,7 +124,7 @@ class ImageStore:
     def list(self) -> list[StoredImage]:
         """All images, by name."""
         found = []
-        for link in self._repositories.glob("**/_manifests/tags/*/current/link"):
+        for link in self._repositories.glob(f"**/_manifests/tags/*/{tags.CURRENT}"):
             tag, repository = link.parents[1].name, link.parents[4].relative_to(self._repositories)
             with contextlib.suppress(OSError, ValueError):  # removed just now, or not a digest
                 found.append(self._stored(Reference.of_repository(str(repository), tag), link.read_text()))
@@ -133,15 +132,14 @@ class ImageStore:
 
     def find(self, name: Reference) -> StoredImage:
         """The image with this name."""
-        link = self._repositories / name.repository / "_manifests/tags" / name.tag / "current/link"
         try:
-            return self._stored(name, link.read_text())
+            return self._stored(name, (tags.tag(self.root, name) / tags.CURRENT).read_text())
         except (OSError, ValueError):
             raise no_image(name) from None
 
     def remove(self, name: Reference) -> None:
         """Remove a name, and all content that no other name needs."""
-        tag = self._repositories / name.repository / "_manifests/tags" / name.tag
+        tag = tags.tag(self.root, name)
         self.prepare()
         with self._lock(fcntl.LOCK_EX) as alone:
             if not tag.is_dir():
@@ -196,8 +194,7 @@ class ImageStore:
 
     def blob(self, digest: str) -> Path:
         """The path of a blob, whether it exists or not."""
-        value = checked_digest(digest).removeprefix("sha256:")
-        return self._blobs / value[:2] / value / "data"
+        return tags.blob(self.root, checked_digest(digest))
 
     @contextlib.contextmanager
     def _lock(self, kind: int) -> Iterator[bool]:

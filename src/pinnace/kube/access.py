@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import UsageError
+from pinnace.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,7 @@ class Access:
     verified: bool = True
     certificate: bytes = b""  # PEM: the user's certificate and key
     token: Callable[[], str] | None = field(default=None, compare=False)
+    plugin: CredentialPlugin | None = field(default=None, compare=False)  # which gives a token or a certificate
     namespace: str = "default"
 
     def at(self, host: str, port: int, name: str) -> Access:
@@ -42,16 +43,18 @@ class Access:
         return replace(self, server=f"https://{host}:{port}", name=name)
 
     def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token()}"} if self.token else {}
+        token = self.token() if self.token else self.plugin.token() if self.plugin else ""
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.authority or None)
         if not self.verified:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if self.certificate:
+        certificate = self.certificate or (self.plugin.certificate() if self.plugin else b"")
+        if certificate:
             # OpenSSL takes keys only from files. This one is in memory: a process that is killed leaves no key behind.
             with os.fdopen(os.memfd_create("pinnace"), "wb") as pem:
-                pem.write(self.certificate)
+                pem.write(certificate)
                 pem.flush()
                 context.load_cert_chain(f"/proc/self/fd/{pem.fileno()}")
         return context
@@ -62,14 +65,14 @@ class Access:
         chosen = _entry(document, "context", context or document["current-context"])
         cluster = _entry(document, "cluster", chosen["cluster"])
         user = _entry(document, "user", chosen["user"])
-        certificate, token = _content(user, "client-certificate", base), None
+        certificate, token, plugin = _content(user, "client-certificate", base), None, None
         if certificate:
             certificate += b"\n" + _content(user, "client-key", base)
         if "token" in user or "tokenFile" in user:
             file = base / user.get("tokenFile", "")
             token = (lambda: file.read_text().strip()) if "tokenFile" in user else (lambda: str(user["token"]))
         elif "exec" in user:
-            token = CredentialPlugin(user["exec"], base).token
+            plugin = CredentialPlugin(user["exec"], base)
         return Access(
             server=cluster["server"],
             name=cluster.get("tls-server-name", ""),
@@ -77,6 +80,7 @@ class Access:
             verified=not cluster.get("insecure-skip-tls-verify", False),
             certificate=certificate,
             token=token,
+            plugin=plugin,
             namespace=chosen.get("namespace", "default"),
         )
 
@@ -126,7 +130,7 @@ def _content(entry: dict[str, Any], key: str, base: Path) -> bytes:
 
 
 class CredentialPlugin:
-    """A credential plugin of a kubeconfig: a command that prints a token."""
+    """A credential plugin of a kubeconfig: a command that prints a token, or a certificate and its key."""
 
     def __init__(self, spec: dict[str, Any], base: Path) -> None:
         command = str(spec["command"])
@@ -135,20 +139,39 @@ class CredentialPlugin:
         self._variables["KUBERNETES_EXEC_INFO"] = json.dumps(
             {"apiVersion": spec["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
         )
-        self._token, self._expires = "", dt.datetime.min.replace(tzinfo=dt.UTC)
+        self._status: dict[str, Any] = {}
+        self._expires = dt.datetime.min.replace(tzinfo=dt.UTC)
 
     def token(self) -> str:
+        """The token; empty if the plugin gives a certificate."""
+        return str(self._current().get("token") or "")
+
+    def certificate(self) -> bytes:
+        """The certificate and its key, in PEM; empty if the plugin gives a token."""
+        status = self._current()
+        return "\n".join(status.get(key) or "" for key in ("clientCertificateData", "clientKeyData")).strip().encode()
+
+    def _current(self) -> dict[str, Any]:
         if dt.datetime.now(dt.UTC) > self._expires:
-            result = subprocess.run(
-                self._argv, env=os.environ | self._variables, capture_output=True, text=True, check=True,
-                timeout=PLUGIN_LIMIT, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            status = json.loads(result.stdout)["status"]
-            self._token = status["token"]
-            ends = status.get("expirationTimestamp")
+            self._status = self._call()
+            ends = self._status.get("expirationTimestamp")
             self._expires = (
                 dt.datetime.fromisoformat(ends) - dt.timedelta(seconds=TOKEN_MARGIN)
                 if ends
                 else dt.datetime.max.replace(tzinfo=dt.UTC)
             )
-        return self._token
+        return self._status
+
+    def _call(self) -> dict[str, Any]:
+        try:
+            result = subprocess.run(
+                self._argv, env=os.environ | self._variables, capture_output=True, text=True, check=True,
+                timeout=PLUGIN_LIMIT, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            return dict(json.loads(result.stdout)["status"])
+        except subprocess.CalledProcessError as error:
+            raise ClusterError(f"the kubeconfig's credential plugin failed: {error.stderr.strip()}") from error
+        except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
+            raise ClusterError(
+                f"the kubeconfig's credential plugin cannot be used: {error}", hint=f"It is {self._argv[0]}."
+            ) from error

@@ -16,14 +16,16 @@ def sysctls(last_group: int) -> dict[str, str]:
         "net/ipv4/ip_forward": "1",
         "net/ipv4/conf/all/rp_filter": "0",
         "net/ipv4/conf/default/rp_filter": "0",
-        "net/bridge/bridge-nf-call-iptables": "1",
         "net/ipv4/ip_unprivileged_port_start": "0",
         "net/ipv4/ping_group_range": f"0 {last_group}",
     }
 
 
 def ip_batch(ranges: Ranges, index: int) -> str:
-    """For ``ip -batch``: the TUN device with this node's address, and the default route through it."""
+    """For ``ip -batch``: the TUN device with this node's address, and the default route through it.
+
+    Addresses of the node's own pods have routes of their own, which come and go with the pods.
+    """
     address = ranges.node(index)
     return "\n".join(
         [
@@ -32,6 +34,7 @@ def ip_batch(ranges: Ranges, index: int) -> str:
             f"link set {NAME} mtu {MTU} txqueuelen 2000 up",
             f"route add {ranges.nodes} dev {NAME} src {address}",
             f"route add {ranges.pods} dev {NAME} src {address}",
+            f"route add unreachable {ranges.pods_of(index)}",
             f"route add default dev {NAME} src {address}",
             "",
         ]

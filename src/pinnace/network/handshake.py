@@ -43,6 +43,7 @@ class Protocol(StrEnum):
     SOCKETS = "sockets"
     CONTROL = "control"
     COPY = "copy"
+    TUNNEL = "tunnel"
 
 
 class HandshakeError(Exception):

@@ -8,7 +8,6 @@ of the TUN device has a link of its own to each peer. ``packet_loop`` moves the 
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pinnace.network import hangups
 from pinnace.network.accepting import Acceptor
 from pinnace.network.control import receive_stop
 from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial, listener_name, listening
@@ -58,6 +58,11 @@ class Link:
         self._queued_bytes = 0
         self._lock = threading.Lock()
         self._state = LinkState.IDLE
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has a connection, or is about to get one."""
+        return self._socket is not None or self._state is not LinkState.IDLE
 
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the socket is full; queue it if there is no connection yet."""
@@ -110,7 +115,7 @@ class Link:
                 return
             self._socket = None
         with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)  # wakes those who use the socket: the queue, and ``_watch``
+            sock.shutdown(socket.SHUT_RDWR)  # wakes those who use the socket
         self._tun_queue.disconnect(self.peer, sock)
         sock.close()
 
@@ -138,22 +143,13 @@ class Link:
                 sock.setblocking(False)
                 self._tun_queue.connect(self.peer, sock)
                 self._socket = sock
-                threading.Thread(target=self._watch, args=(sock,), daemon=True, name=f"watch-{self.peer}").start()
+                # If the peer closes it, frames would be lost, and another node may get the peer's index.
+                hangups.watcher().add(sock, self._close)
             except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
                 self._socket = None
                 self._tun_queue.disconnect(self.peer, sock)
                 sock.close()
                 raise OSError("the connection cannot be used") from error
-
-    def _watch(self, sock: socket.socket) -> None:
-        """Close the connection when the peer does: frames would be lost, and another node may get the peer's index."""
-        poll = select.poll()
-        try:
-            poll.register(sock, select.POLLIN | select.POLLRDHUP)  # peers never send on this connection
-        except ValueError:  # closed before this thread began
-            return
-        poll.poll()
-        self._close(sock)
 
     def _connect(self, address: Address) -> socket.socket:
         sock = socket.create_connection(address, timeout=5)

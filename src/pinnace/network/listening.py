@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import random
 import re
 import socket
+import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -14,6 +16,8 @@ from pathlib import Path
 ROUTES = Path("/proc/net/fib_trie")
 LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 EXAMPLE = "40000-40100"
+INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")  # IFNAMSIZ
+SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +47,51 @@ def local_addresses(table: str) -> list[IPv4Address]:
     return sorted({IPv4Address(address) for address in LOCAL.findall(table)})
 
 
-def host_address(name: str, network: str = "") -> str:
-    """The address at which other hosts reach this one: the one in ``network``, if that is given.
+def host_address(name: str, network: str = "", interface: str = "") -> str:
+    """The address at which other hosts reach this one: that in ``network`` or of ``interface``, if one is given.
 
-    Otherwise the one that its name resolves to, unless that is loopback; otherwise that of the default route.
+    Otherwise the one that its name resolves to, if the host has it and it is not loopback; otherwise that of the
+    default route.
     """
+    if interface:
+        return interface_address(interface)
+    known = local_addresses(ROUTES.read_text())
     if network:
-        own = [address for address in local_addresses(ROUTES.read_text()) if address in IPv4Network(network)]
+        own = [address for address in known if address in IPv4Network(network)]
         if not own:
             raise OSError(errno.EADDRNOTAVAIL, f"this host has no address in {network}, where it is to listen")
         return str(own[0])
     for candidate in (name, socket.gethostname()):
         with contextlib.suppress(OSError):
-            for *_, address in socket.getaddrinfo(candidate, None, socket.AF_INET, socket.SOCK_STREAM):
-                if not str(address[0]).startswith("127."):
-                    return str(address[0])
+            for *_, found in socket.getaddrinfo(candidate, None, socket.AF_INET, socket.SOCK_STREAM):
+                address = IPv4Address(str(found[0]))
+                if address in known and not address.is_loopback:
+                    return str(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(("192.0.2.1", 9))  # sends nothing; the kernel chooses the source address
         return str(sock.getsockname()[0])
+
+
+def interface_address(name: str) -> str:
+    """The address of a network device of this host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            there = ", ".join(device for _, device in socket.if_nameindex() if device != "lo") or "none"
+            raise OSError(
+                error.errno, f"this host has no device {name} with an address, where it is to listen; it has {there}"
+            ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def interface_of(address: str) -> str:
+    """The network device that has an address of this host; empty if none does."""
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):
+            if interface_address(name) == address:
+                return name
+    return ""
 
 
 def bind(address: str, ports: PortRange | None, backlog: int) -> socket.socket:

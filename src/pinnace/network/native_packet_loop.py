@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.network import c_library
+from pinnace import c_library
 from pinnace.network.handshake import HandshakeError
 from pinnace.network.packet_loop import FRAME_HEADER
 from pinnace.network.tun import MAX_FRAME
@@ -34,7 +34,16 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
     """The library with the types of its functions. LibraryError if it is not there, or not built from our source."""
     library = c_library.load(path, c_library.sources(SOURCES))
     functions = {
-        "queue_new": (POINTER, INT, ctypes.c_uint8, POINTER, POINTER, INDEX, *5 * (ADDRESS,)),
+        "queue_new": (
+            POINTER,
+            INT,
+            ctypes.c_uint8,
+            POINTER,
+            POINTER,
+            *2 * (ADDRESS,),
+            ctypes.c_uint32,
+            *3 * (ADDRESS,),
+        ),
         "queue_next": (ctypes.c_ssize_t, POINTER),
         "queue_connect": (INT, POINTER, INDEX, INT),
         "queue_disconnect": (None, POINTER, INDEX, INT),
@@ -106,9 +115,9 @@ class NativeQueue:
                 number,
                 self._address,
                 flows.pointer,
-                ranges.last_index + 1,
                 int(ranges.pods.network_address),
                 int(ranges.pods.broadcast_address) + 1,
+                ranges.pod_bits,
                 int(ranges.nodes.network_address),
                 int(ranges.nodes.broadcast_address) + 1,
                 int(ranges.resolver),
@@ -124,7 +133,8 @@ class NativeQueue:
         return memoryview(self._buffer)[: FRAME_HEADER.size + count]
 
     def connect(self, peer: int, sock: socket.socket) -> None:
-        self._library.queue_connect(self._pointer, peer, sock.fileno())
+        if self._library.queue_connect(self._pointer, peer, sock.fileno()):
+            raise OSError(errno.ENOMEM, "no memory for one more link")
 
     def disconnect(self, peer: int, sock: socket.socket) -> None:
         self._library.queue_disconnect(self._pointer, peer, sock.fileno())

@@ -16,11 +16,13 @@ from pinnace.network.tun import open_tun, queue_count
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
+ADMINISTRATORS_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+
 
 def add_sbin_to_path() -> None:
     """Add the directories of `ip` and `nft` to PATH; they are often missing in that of users."""
     path = os.environ.get("PATH", "/usr/bin:/bin").split(":")
-    os.environ["PATH"] = ":".join([*path, *(place for place in ("/usr/sbin", "/sbin") if place not in path)])
+    os.environ["PATH"] = ":".join([*path, *(place for place in ADMINISTRATORS_PATH if place not in path)])
 
 
 def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[list[int], socket.socket]:
@@ -40,6 +42,9 @@ def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[list[int]
 
 
 def _run_with_input(argv: list[str], text: str) -> None:
-    result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
+    try:
+        result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
+    except FileNotFoundError:
+        raise RuntimeError(f"there is no {argv[0]} on this host") from None
     if result.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {result.stderr.strip()}")

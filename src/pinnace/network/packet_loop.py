@@ -14,6 +14,7 @@ import contextlib
 import os
 import select
 import struct
+import threading
 from typing import TYPE_CHECKING, Protocol
 
 from pinnace.network.handshake import HandshakeError
@@ -77,11 +78,24 @@ class LinkConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._in_use = threading.Lock()
+        self._is_over = False
         self._rest = b""  # of a frame that was sent in part
         self._is_full = False  # for SEND_TIMEOUT_MS, and has taken nothing since
 
+    def end(self) -> None:
+        """After this the socket is not used any more and may be closed: its descriptor may be another's then."""
+        with self._in_use:
+            self._is_over = True
+
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the socket is full."""
+        with self._in_use:
+            if self._is_over:
+                raise ConnectionError("not connected")
+            self._send(frame)
+
+    def _send(self, frame: memoryview) -> None:
         if self._rest and not self._flush():
             return
         try:
@@ -129,12 +143,16 @@ class PythonQueue:
                 return frame[: FRAME_HEADER.size + count]
 
     def connect(self, peer: int, sock: socket.socket) -> None:
+        replaced = self._connections.get(peer)
         self._connections[peer] = LinkConnection(sock)
+        if replaced:
+            replaced.end()
 
     def disconnect(self, peer: int, sock: socket.socket) -> None:
         connection = self._connections.get(peer)
         if connection and connection.sock is sock:
             del self._connections[peer]
+            connection.end()
 
     def send(self, peer: int, frame: memoryview) -> None:
         connection = self._connections.get(peer)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pinnace.c_library import LibraryError
 from pinnace.network import links, native_packet_loop
 from pinnace.network.accepting import raise_file_limit
-from pinnace.network.c_library import LibraryError
 from pinnace.network.egress import Egress
 from pinnace.network.lookup import Lookup
 from pinnace.network.native_packet_loop import NativePacketLoop
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pinnace.network.lookup import Address
     from pinnace.network.packet_loop import PacketLoop, Queue
 
+MIN_LINKS = 64  # that are kept, used or not
 LOOP_VARIABLE = "PINNACE_PACKET_LOOP"  # "python": do not use the library
 
 
@@ -38,6 +39,7 @@ class Routes:
     secret: bytes
     lookup: Lookup
     _links: dict[int, links.Link] = field(default_factory=dict)
+    _max_links: int = 0  # beyond which unused ones are dropped
 
     def link(self, destination: int) -> links.Link | links.Discard | None:
         """The link for an address; None for one outside the fabric, and for the resolver's."""
@@ -48,8 +50,15 @@ class Routes:
             return links.Discard()
         link = self._links.get(owner)
         if link is None:
+            self._forget_unused()
             link = self._links[owner] = links.Link(self.queue, self.index, owner, self.secret, self.lookup)
         return link
+
+    def _forget_unused(self) -> None:
+        """Drop links of peers that do not exist, or have ended: a pod may send to all addresses that there are."""
+        if len(self._links) >= self._max_links:
+            self._links = {peer: link for peer, link in self._links.items() if link.is_used}
+            self._max_links = max(MIN_LINKS, 2 * len(self._links))
 
 
 def packet_loop(tuns: Sequence[int], ranges: Ranges, say: Callable[[str], None]) -> PacketLoop:

@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.errors import NodeError
-from pinnace.images import cache
+from pinnace.images import cache, tags
 from pinnace.interpreter import python_argv
 from pinnace.network import listening, router, tcp_proxy
-from pinnace.network.native import server as native
+from pinnace.network.native.shared_memory import SharedMemory
 from pinnace.network.splice import BACKLOG
 from pinnace.node import head_watch, messages, shim_server
 from pinnace.node.certificates import Certificates
@@ -42,8 +42,9 @@ from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, fork, w
 from pinnace.node.init import run_init
 from pinnace.node.messages import Channel
 from pinnace.node.notify_keeper import NotifyKeeper
+from pinnace.node.services.containerd import wanted_images
 from pinnace.node.supervisor import Command, Function, RestartPolicy, Service, Supervisor, describe_end
-from pinnace.podjobs import head_access, joining, provisioner_argv
+from pinnace.podjobs import joining, provisioner_argv
 from pinnace.podjobs.ranks import launcher
 from pinnace.sandbox import ids, namespaces, scratch
 from pinnace.sandbox.entering import enter_users, first_process
@@ -51,10 +52,12 @@ from pinnace.sandbox.linux import die_with_parent
 from pinnace.sandbox.mountinfo import mount_table
 from pinnace.spec import API_PORT, HEAD, NodeRecord, NodeServices, NodeSpec, NodeState, ServiceRecord, write_json
 from pinnace.spec.records import NodeAddresses, NodeConnections
+from pinnace.timeline.recorder import MarkEvent, Recorder, StepName, node_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinnace.network.native.server import SocketsNode
     from pinnace.podjobs.start_throttle import StartSlot
 
 
@@ -76,7 +79,8 @@ def lease_images(node: NodeSpec) -> cache.CacheLease | None:
     pool = cache.place(os.environ, os.getuid())
     if not pool or not cache.prepare(pool, mount_table()):
         return None
-    return cache.take(pool, cache.fitting(node.binary("containerd"), str(ids.subordinate_ranges())))
+    fits = cache.fitting(node.binary("containerd"), str(ids.subordinate_ranges()))
+    return cache.take(pool, fits, tags.digests(Path(node.cluster.images), wanted_images(node)).values())
 
 
 def say(text: str) -> None:
@@ -95,16 +99,23 @@ class ProxyListeners:
 class Agent:
     """One node, from the host's point of view."""
 
-    def __init__(self, node: NodeSpec, turn: StartSlot | None = None, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        node: NodeSpec,
+        turn: StartSlot | None = None,
+        certificates: Certificates | None = None,
+        timeline: Recorder | None = None,
+    ) -> None:
         self.node = node
+        self.timeline = timeline or Recorder()
         self.turn = turn
         self.certificates = certificates
         self.lease: cache.CacheLease | None = None
         self.secret = node.cluster.link_key
-        self.host_address = listening.host_address(node.name, node.cluster.listen)
+        self.host_address = listening.host_address(node.name, node.cluster.listen, node.cluster.interface)
         self.job = int(os.environ["SLURM_JOB_ID"]) if "SLURM_JOB_ID" in os.environ else None
         self.name_servers = name_servers()
-        self.supervisor = Supervisor(self._services_changed)
+        self.supervisor = Supervisor(self._services_changed, self.timeline)
         self.monitor = 0
         self.init: Channel
         self.shims: socket.socket | None = None  # where shims in the host's network are asked for
@@ -117,11 +128,13 @@ class Agent:
     def run(self) -> int:
         """Be the node until it ends. Gives the exit code: of its pod, if it is for one."""
         try:
-            self.lease = lease_images(self.node)
+            with self.timeline.step(StepName.IMAGE_CACHE):
+                self.lease = lease_images(self.node)
             if self.node.has_ranks:
                 launcher.install(self.node.scratch)
             return self._run()
         finally:
+            self.supervisor.end()
             shutil.rmtree(self.node.cluster.ranks(self.node.name), ignore_errors=True)
             scratch.remove(self.node.scratch)
             if self.lease:
@@ -139,8 +152,12 @@ class Agent:
         )
         self._write_record(links_at, sockets_at, proxy_at.api)
         wake, signals = watch_signals()
+        if node.pod:  # it takes its pod while the node is made
+            self._helper("pod-runner", self._run_pod)
+            self.supervisor.tick()
+        self.timeline.mark(StepName.NAMESPACES, MarkEvent.BEGIN)
         self.monitor, line = namespaces.start(
-            lambda line: run_init(node, line, self.name_servers, self.lease),
+            lambda line: run_init(node, line, self.name_servers, self.lease, self.timeline),
             self._cleanup(),
             drop_groups=node.cluster.restriction is not None,  # tenants are not the user
         )
@@ -158,7 +175,7 @@ class Agent:
             return self.exit_code
         finally:
             ignore_signals()
-            NodeRecord(name=node.name, state=NodeState.ENDED, job=self.job).write(node.cluster.node_file(node.index))
+            self._write_end()
 
     def _write_record(
         self, links_at: socket.socket, sockets_at: socket.socket | None, api_at: socket.socket | None
@@ -176,12 +193,15 @@ class Agent:
         record.write(self.node.cluster.node_file(self.node.index))
 
     def _receive_fabric(self) -> dict[str, int]:
-        """The descriptors of the node's network, from init."""
-        message, descriptors = self.init.receive_with_descriptors()
-        if isinstance(message, messages.Fabric):
-            return dict(zip(message.names, descriptors, strict=True))
-        reason = message.reason if isinstance(message, messages.Failed) else ""
-        raise NodeError(reason or "its network could not be made")
+        """The descriptors of the node's network, from init, which may have started services before."""
+        while True:
+            message, descriptors = self.init.receive_with_descriptors()
+            if isinstance(message, messages.Fabric):
+                return dict(zip(message.names, descriptors, strict=True))
+            if not isinstance(message, messages.ServicesChanged):
+                reason = message.reason if isinstance(message, messages.Failed) else ""
+                raise NodeError(reason or "its network could not be made")
+            self.inside, self.unwritten = message.services, True
 
     def _cleanup(self) -> namespaces.Cleanup:
         base, uid, lease = self.node.scratch.parent, os.getuid(), self.lease
@@ -192,11 +212,13 @@ class Agent:
                 cache.sweep(lease.path.parent, lease.fits)
 
         def end(in_order: bool) -> None:
-            scratch.remove(self.node.scratch)
-            if lease and in_order:
-                cache.close(lease)
-            elif lease:
-                cache.drop(lease.path)
+            self.timeline.mark(StepName.INIT_END, MarkEvent.END)
+            with self.timeline.step(StepName.FILES):
+                scratch.remove(self.node.scratch)
+                if lease and in_order:
+                    cache.close(lease)
+                elif lease:
+                    cache.drop(lease.path)
 
         return namespaces.Cleanup(sweep=sweep, end=end)
 
@@ -240,19 +262,7 @@ class Agent:
         )
 
     def _add_native_sockets(self, fabric: dict[str, int], listener: socket.socket) -> None:
-        cluster, index = self.node.cluster, self.node.index
-        memory = native.SharedMemory()
-        node = native.SocketsNode(
-            index=index,
-            ranges=cluster.ranges,
-            secret=self.secret,
-            address=self.host_address,
-            listener=listener,
-            fabric_sockets=fabric["sockets"],
-            find=NodeAddresses(cluster.nodes).sockets,
-            access=lambda: head_access.access(cluster, "kube-proxy"),
-            report=lambda counts: NodeConnections(name=self.node.name, **counts).write(cluster.nodes, index),
-        )
+        memory, fabric_sockets = SharedMemory(), fabric["sockets"]
         self.notifications = NotifyKeeper(
             socket.socket(fileno=fabric["notify"]),
             self._pass_notifications,
@@ -260,13 +270,33 @@ class Agent:
         notifications = self.notifications
 
         def serve(channel: Channel) -> None:
+            from pinnace.network.native import server  # noqa: PLC0415 - the agent itself shall not wait for it
+
             running = self.supervisor.find(SOCKETS)
             unstable = running is not None and running.restarts > MAX_SOCKETS_RESTARTS
+            node = self._sockets_node(listener, fabric_sockets)
             enter_users(first_process(self.monitor))  # else it may not look at processes that are not root in the node
             die_with_parent(signal.SIGKILL)  # the kernel forgets that with the change of rights
-            native.run(node, memory, notifications.source(channel), pass_through=unstable)
+            server.run(node, memory, notifications.source(channel), pass_through=unstable)
 
         self.supervisor.add(Service(name=SOCKETS, run=Function(work=serve), back_off=SOCKETS_BACK_OFF))
+
+    def _sockets_node(self, listener: socket.socket, fabric_sockets: int) -> SocketsNode:
+        from pinnace.network.native.server import SocketsNode  # noqa: PLC0415 - in the server's process, as above
+        from pinnace.podjobs import head_access  # noqa: PLC0415
+
+        cluster, index = self.node.cluster, self.node.index
+        return SocketsNode(
+            index=index,
+            ranges=cluster.ranges,
+            secret=self.secret,
+            address=self.host_address,
+            listener=listener,
+            fabric_sockets=fabric_sockets,
+            find=NodeAddresses(cluster.nodes).sockets,
+            access=lambda: head_access.access(cluster, "kube-proxy"),
+            report=lambda counts: NodeConnections(name=self.node.name, **counts).write(cluster.nodes, index),
+        )
 
     def _pass_notifications(self, key: int, descriptor: int) -> None:
         self.supervisor.send(SOCKETS, messages.Notifications(key=key), descriptor)
@@ -284,8 +314,6 @@ class Agent:
                 image = ["--image", cluster.bridge] if cluster.bridge else []
                 argv = ["bridge", "--name", cluster.name, *image, *cluster.bridge_options]
                 self._command("bridge", python_argv("pinnace", *argv))
-        if self.node.pod:
-            self._helper("pod-runner", self._run_pod)
         if self.node.has_ranks:
             self._helper("ranks", self._serve_ranks)
 
@@ -305,6 +333,8 @@ class Agent:
         match message:
             case messages.Stop():
                 self.init.send(messages.Stop())
+            case messages.Failed(reason=reason):  # of the one that watches the head
+                raise NodeError(reason, hint=self._ports_hint())
             case messages.Leave(exit_code=code):  # of the pod runner
                 self.exit_code = code
                 self.init.send(messages.Leave())
@@ -351,10 +381,25 @@ class Agent:
         match self.init.receive(wait=False):
             case messages.ServicesChanged(services=services):
                 self.inside, self.unwritten = services, True
+            case messages.Drained():
+                self._tell_others()
             case messages.Failed(reason=reason):
                 self.failure = reason
             case None:
                 self.init.close()  # its monitor ends next
+
+    def _tell_others(self) -> None:
+        """On the head, whose cluster has no pods any more: the other nodes end now, beside this one.
+
+        They look at the head's record when the link that they hold is closed (``node.head_watch``).
+        """
+        if self.node.is_head:
+            self._write_end()
+            self.supervisor.kill("links")
+
+    def _write_end(self) -> None:
+        record = NodeRecord(name=self.node.name, state=NodeState.ENDED, job=self.job)
+        record.write(self.node.cluster.node_file(self.node.index))
 
     def _start_shim(self, listener: socket.socket) -> None:
         """In a process of its own. If there is none to be had, the connection ends, and the kubelet tries again."""
@@ -402,6 +447,7 @@ class Agent:
             services = (*self.supervisor.report(), *self.inside)
             report = NodeServices(name=self.node.name, time=time.time(), services=services)
             report.write(self.node.cluster.nodes, self.node.index)
+            self.timeline.save(node_marks(self.node.cluster.directory, self.node.name))
 
     # --- what helpers do ------------------------------------------------------------------------------------------
 
@@ -409,7 +455,7 @@ class Agent:
         from pinnace.podjobs import pod_runner  # noqa: PLC0415 - a tenth of a second, for which the node need not wait
 
         containerd = self.lease.containerd if self.lease else self.node.scratch / "containerd"
-        runner = pod_runner.PodRunner(self.node, self.turn, containerd)
+        runner = pod_runner.PodRunner(self.node, self.turn, containerd, self.timeline)
         on_message(channel, messages.EvictPod, runner.evict)
         exit_code = runner.run()
         runner.retire_node()
@@ -441,8 +487,8 @@ class Agent:
 
     def _watch_head(self, channel: Channel) -> None:
         """End this node when the head has ended."""
-        head_watch.wait_for_end(self.node.cluster, self.node.index)
-        channel.send(messages.Stop())
+        unreachable = head_watch.wait_for_end(self.node.cluster, self.node.index)
+        channel.send(messages.Failed(reason=unreachable) if unreachable else messages.Stop())
 
     def _route(self, channel: Channel, tuns: list[int], links_at: socket.socket) -> None:
         """Route the node's packets."""
@@ -466,6 +512,15 @@ class Agent:
         """A port of this host that the others can reach."""
         ports = self.node.cluster.ports
         return listening.bind(self.host_address, listening.PortRange.parse(ports) if ports else None, BACKLOG)
+
+    def _ports_hint(self) -> str:
+        """What to do where a firewall is between nodes."""
+        if ports := self.node.cluster.ports:
+            return f"Does a firewall let the ports {ports} through between these hosts? Ask your administrators."
+        return (
+            "Is there a firewall between compute nodes? Ask your administrators which ports it lets through for users, "
+            "and give them with --ports, or as `ports` in pinnace.toml."
+        )
 
     def _publish(self, port: int) -> socket.socket:
         try:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import select
 import shutil
 import sys
 import tempfile
@@ -28,28 +29,29 @@ from pinnace.devices import offering
 from pinnace.devices.granted import accessible, named_gpus
 from pinnace.devices.resources import RDMA
 from pinnace.errors import NodeError
+from pinnace.network import listening
 from pinnace.network.addresses import choose, routes
 from pinnace.network.native import support
 from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
+from pinnace.node import requirements
+from pinnace.node.requirements import ADMINISTRATORS, SET_CLOCK, span
 from pinnace.sandbox import ids, namespaces, scratch
-from pinnace.sandbox.linux import CLONE_NEWUSER, inotify_init1, mount, unshare
+from pinnace.sandbox.linux import CLONE_NEWUSER, mount, unshare
 from pinnace.sandbox.mounts import mount_node
 from pinnace.slurm import host_name
 from pinnace.spec import CLOCK_SKEW, LIFE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pinnace.spec import DeviceOffer
 
 TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
-ADMINISTRATORS = "Ask your site's administrators"
-SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host out with --exclude."
 MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 MIN_SCRATCH_FREE = 256 << 20  # bytes on a host: a node without any image
 AMPLE_FREE = 5 << 30  # bytes; with less, images of an ordinary size may not fit
-INOTIFY_INSTANCES = 9  # inotify instances of a node: five of the kubelet's, three of containerd's, one of kube-proxy's
+CONNECT_LIMIT = 2.0  # seconds in which another host has connected, or cannot
 CLOCK_SKEW_WARNING = 60.0  # seconds of difference between clocks that are worth a word
 
 
@@ -130,8 +132,8 @@ def tools() -> Check:
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
         packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
-        hint = f"{ADMINISTRATORS} for them (Debian's packages: {packages})."
-        return failed("tools", f"missing: {', '.join(missing)}", hint)
+        hint = f"{ADMINISTRATORS} for them (Debian's packages: {packages}), or have them in the PATH of your jobs."
+        return failed("tools", f"this host has no {' and no '.join(missing)}", hint)
     return ok("tools", ", ".join(TOOLS))
 
 
@@ -182,23 +184,23 @@ def devices(offer: DeviceOffer) -> Check:
 
 
 def scratch_space(base: Path) -> Check:
-    name, hint = "scratch", "Set PINNACE_SCRATCH to a directory on the nodes' own disks."
+    name, hint = "scratch", requirements.SCRATCH_HINT
     try:
         with tempfile.TemporaryFile(dir=base):
             pass
-        flags, free = os.statvfs(base).f_flag, shutil.disk_usage(base).free
+        free = shutil.disk_usage(base).free
     except OSError as error:
         return failed(name, f"{base}: {error.strerror}", hint)
     if unsafe := ownership.problem(base):
         return failed(name, f"{base} is not safe from other users: {unsafe}", hint)
-    if flags & os.ST_NOEXEC:
-        return failed(name, f"{base} is mounted noexec: nothing in an image could be run", hint)
+    if scratch.is_noexec(base):
+        return failed(name, requirements.noexec(base), hint)
     return _space(name, base, free, MIN_SCRATCH_FREE, hint)
 
 
 def home(path: Path, token: str = "") -> Iterator[Check]:
     """The directory with clusters and components. ``token`` is a file that another host has put there."""
-    hint = "Set PINNACE_HOME to a directory that you may write to, on a file system that all nodes allocation."
+    hint = "Set PINNACE_HOME to a directory that you may write to, on a file system that all nodes share."
     if token and not (path / token).exists():
         yield failed("home", f"{path} is not the same directory as on {token.split('-')[1]}", hint)
         return
@@ -229,47 +231,39 @@ def addresses() -> Check:
 
 
 def watches() -> Check:
-    """Whether the kubelet and containerd will get what they watch files with, of which a user has few on a host."""
-    name, taken = "file watches", []
+    """Whether the kubelet and containerd will get what they watch files with."""
+    name = "file watches"
     try:
-        for _ in range(INOTIFY_INSTANCES):
-            taken += [inotify_init1(os.O_CLOEXEC)]
-    except OSError:
-        limit = _read("/proc/sys/fs/inotify/max_user_instances").strip()
-        yours = f"yours ({limit or 'some'} on a host) are nearly all taken"
-        text = f"a node needs {INOTIFY_INSTANCES} inotify instances, and {yours}"
-        hint = "Have fewer nodes and other programs that watch files on that host at a time, or ask your site's"
-        return failed(name, text, f"{hint} administrators for a higher fs.inotify.max_user_instances.")
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
+        requirements.require_watches()
+    except NodeError as error:
+        return failed(name, error.message, error.hint)
     return ok(name, "there are enough")
-
-
-def require_watches() -> None:
-    """Raise if a node would not come up for want of them: containerd would try again and again."""
-    check = watches()
-    if check.state is CheckState.FAILED:
-        raise NodeError(check.text, hint=check.hint)
-
-
-def require_clock(made: float, now: float) -> None:
-    """Raise if certificates that were made then are not valid by this host's clock."""
-    if made - CLOCK_SKEW <= now <= made + LIFE:
-        return
-    said = f"{_span(abs(now - made))} {'ahead' if now > made else 'behind'}"
-    raise NodeError(f"its clock is {said}, by the clock of the host where the cluster was made", hint=SET_CLOCK)
 
 
 def compared_clock(skew: float) -> Check:
     """Another host's clock against ours."""
     name = "clock"
-    said = f"{_span(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
+    said = f"{span(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
     if skew < -CLOCK_SKEW or skew > LIFE:
         return failed(name, said, SET_CLOCK)
     if abs(skew) > CLOCK_SKEW_WARNING:
         return warning(name, said, SET_CLOCK)
     return ok(name, f"within {CLOCK_SKEW_WARNING:.0f} s of this host's")
+
+
+def network(name: str, environment: Mapping[str, str]) -> tuple[socket.socket | None, Check]:
+    """Where a node of a cluster with the usual options would listen; and the listener."""
+    ports = environment.get("PINNACE_PORTS", "")
+    try:
+        address = listening.host_address(
+            name, environment.get("PINNACE_LISTEN", ""), environment.get("PINNACE_INTERFACE", "")
+        )
+        listener = listening.bind(address, listening.PortRange.parse(ports) if ports else None, 8)
+    except (OSError, ValueError) as error:
+        hint = "Give another --interface, --listen or --ports, or correct pinnace.toml."
+        return None, failed("network", getattr(error, "strerror", None) or str(error), hint)
+    device = listening.interface_of(address) or "?"
+    return listener, ok("network", f"listens at {address} ({device}), ports {ports or 'that are free'}")
 
 
 def trial(base: Path) -> list[Check]:
@@ -298,7 +292,7 @@ def _try_inside(line: socket.socket, directory: Path, offer: DeviceOffer) -> Non
         mount_node(directory, {})
         set_up_netns(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
         checks.append(ok("node", "namespaces, mounts and network can be made"))
-        checks += [_overlay(), _bridge(), *_device_files(offer)]
+        checks += [_overlay(), *_device_files(offer)]
     except (OSError, RuntimeError) as error:
         checks.append(failed("node", str(error), f"{ADMINISTRATORS} what forbids it: SELinux, AppArmor, the kernel?"))
     line.send(json.dumps([asdict(check) for check in checks]).encode())
@@ -330,28 +324,11 @@ def _device_files(offer: DeviceOffer) -> Iterator[Check]:
         yield ok("device files", f"{len(paths)} can be opened in a node")
 
 
-def _bridge() -> Check:
-    if Path("/proc/sys/net/bridge").is_dir():
-        return ok("br_netfilter", "loaded")
-    return warning(
-        "br_netfilter",
-        "not loaded: a Service does not reach pods of the node that it is asked from",
-        f"{ADMINISTRATORS} for `modprobe br_netfilter`.",
-    )
-
-
 def _space(name: str, path: Path, free: int, least: int, hint: str) -> Check:
     said = f"{free / 2**30:.1f} GiB free in {path}" if free >= 1 << 30 else f"{free >> 20} MiB free in {path}"
     if free < least:
         return failed(name, said, hint)
     return warning(name, said, hint) if free < AMPLE_FREE else ok(name, said)
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _errno_of(call: Callable[[], None]) -> int:
@@ -384,11 +361,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--token", default="")
     args = parser.parse_args(argv)
-    checks = [*home(args.home, args.token), *host_checks(scratch.base(os.environ))]
     name = host_name(os.environ)
-    lines: list[dict[str, Any]] = [{"host": name, "check": asdict(check)} for check in checks]
-    for line in (*lines, {"host": name, "time": time.time()}):
-        print(json.dumps(line), flush=True)  # noqa: T201
+
+    def tell(**about: Any) -> None:
+        print(json.dumps({"host": name, **about}), flush=True)  # noqa: T201
+
+    listener, check = network(name, os.environ)
+    if listener:
+        tell(listening=listener.getsockname())
+    for one in (check, *home(args.home, args.token), *host_checks(scratch.base(os.environ))):
+        tell(check=asdict(one))
+    if listener:
+        with listener:  # whoever reads this tries to connect
+            select.select([listener], [], [], CONNECT_LIMIT)
+    tell(time=time.time())
     return 0
 
 

@@ -38,9 +38,10 @@ from pinnace.sandbox.linux import sethostname
 from pinnace.sandbox.mounts import VOLUMES, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
 from pinnace.sandbox.one_user import ignore_id_changes
-from pinnace.spec import API_PORT, HEAD, METRICS_DELAY
+from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, appearance
 from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
+from pinnace.timeline.recorder import MarkEvent, Recorder, StepName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,11 +55,18 @@ POLL_INTERVAL = 0.01  # seconds between looks at a file or a table
 MAX_REASON = 2048  # characters
 
 
-def run_init(node: NodeSpec, line: socket.socket, name_servers: list[str], lease: cache.CacheLease | None) -> None:
+def run_init(
+    node: NodeSpec,
+    line: socket.socket,
+    name_servers: list[str],
+    lease: cache.CacheLease | None,
+    timeline: Recorder,
+) -> None:
     """Be the first process of a node. ``line`` leads to the agent, which is told the reason if this fails."""
     agent = Channel(line)
+    timeline.mark(StepName.NAMESPACES, MarkEvent.END)
     try:
-        Init(node, agent, name_servers, lease).run()
+        Init(node, agent, name_servers, lease, timeline).run()
     except BaseException as error:
         agent.send(messages.Failed(reason=str(error)[:MAX_REASON]))
         raise
@@ -68,29 +76,42 @@ class Init:
     """The life of a node."""
 
     def __init__(
-        self, node: NodeSpec, agent: Channel, name_servers: list[str], lease: cache.CacheLease | None = None
+        self,
+        node: NodeSpec,
+        agent: Channel,
+        name_servers: list[str],
+        lease: cache.CacheLease | None = None,
+        timeline: Recorder | None = None,
     ) -> None:
         self.node = node
         self.agent = agent
         self.name_servers = name_servers
         self.logs = node.cluster.logs(node.name)
-        self.supervisor = Supervisor(self._services_changed)
+        self.timeline = timeline or Recorder()
+        self.supervisor = Supervisor(self._services_changed, self.timeline)
         self.lease = lease
         self.ending = False
         self.run_directory = RUN
         self.notify = str(NOTIFY_SOCKET) if node.has_native_sockets else ""
         self.keeps_groups = False  # whether containers can keep groups of the user
+        self.network_is_up = RUN / "network-is-up"
+        self.certificate = appearance(Path(node.secret(f"node-{node.name}.kubeconfig")))
+        self.api = self.timeline.ready(StepName.API, listening(str(node.cluster.ranges.node(HEAD)), API_PORT))
 
     def run(self) -> None:
         wake = wake_on_signals()
         resolv_conf = host_network.read_lenient(Path("/etc/resolv.conf"))  # perhaps a link into the host's /run
-        self._mounts()
+        with self.timeline.step(StepName.MOUNTS):
+            self._mounts()
         self.write(host_network.RESOLV_CONF, resolv_conf, 0o644)
-        self._network()
         if not last_id(Path("/proc/self/uid_map").read_text()):
             ignore_id_changes()
         else:
             self.keeps_groups = has_groups()
+        self._runtime()
+        with self.timeline.step(StepName.NETWORK):
+            self._network()
+        self.network_is_up.touch()
         edits = Edits(
             launcher=ranks.added(self.node, os.environ) if self.node.has_ranks else None,
             host=partial(host_network.describe, self.node, RUN),
@@ -152,16 +173,19 @@ class Init:
             sock.close()
         self.task("netns-sockets", lambda: netns_sockets.serve(proxy_inside, sockets_inside), RestartPolicy.ALWAYS)
 
+    def _runtime(self) -> None:
+        """containerd and the kubelet. On a node for one pod they are loaded while its network is made."""
+        containerd.add(self)
+        kubelet.add(self, self.api, self.certificate)
+        if self.node.pod:
+            self.supervisor.tick()
+
     def _services(self) -> None:
-        node = self.node
+        node, api, certificate = self.node, self.api, self.certificate
         if node.is_head:
             self._control_plane()
-        certificate = Path(node.secret(f"node-{node.name}.kubeconfig")).exists
-        api = listening(str(node.cluster.ranges.node(0)), API_PORT)
-        containerd.add(self)
         self._registry()
-        kubelet_started = kubelet.add(self, api, certificate)
-        kube_proxy.add(self, api, kubelet_started)
+        kube_proxy.add(self, api)
         late = after(METRICS_DELAY)
         self._https_service("usage", "pinnace.node.services.usage", waits_for=lambda: late() and certificate())
         if node.is_head and node.cluster.provisioning:
@@ -256,6 +280,7 @@ class Init:
         if self.ending:
             return
         self.ending = True
+        self.timeline.mark(StepName.NODE_END, MarkEvent.BEGIN)
         if isinstance(message, messages.Leave):
             self.supervisor.stop("kube-proxy", "storage", "usage", "registry")
             self.task("leave", self._leave, RestartPolicy.NEVER, self._drained)
@@ -291,7 +316,10 @@ class Init:
         if images := self.supervisor.release("images"):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(images, signal.SIGKILL)
+        self.agent.send(messages.Drained())
         user, used = self.supervisor.release("kubelet"), self.supervisor.release("containerd")
+        # What is large takes the kernel a while to end. Nobody needs it any more.
+        self.supervisor.kill(*(running.service.name for running in self.supervisor.services))
         if not self.lease or not used:
             os._exit(0)
         users = [user] if user else []

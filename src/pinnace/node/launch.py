@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from pinnace.controlplane.placement import HEAD_TAINT
 from pinnace.errors import PinnaceError, UnsafePathError
 from pinnace.network.netns_setup import add_sbin_to_path
-from pinnace.node import checks
+from pinnace.node import requirements
 from pinnace.node.agent import Agent, leave_on_signals, say
 from pinnace.node.limits.memory_cgroup import in_memory_cgroup
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs import joining, start_throttle
 from pinnace.sandbox import scratch
 from pinnace.slurm import host_name
-from pinnace.slurm.commands import Slurm
 from pinnace.spec import HEAD, Allocation, ClusterSpec, DeviceOffer, Mpi, NodeRecord, NodeSpec, NodeState, PodReference
+from pinnace.timeline.recorder import MarkEvent, Recorder, StepName, node_marks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str], certificates: Certificates | None = None) -> int:
+def main(argv: list[str], certificates: Certificates | None = None, timeline: Recorder | None = None) -> int:
     args = _parser().parse_args(argv)
     if args.stop:
         return 0 if ask_to_stop(args.cluster) else 1
@@ -64,14 +64,16 @@ def main(argv: list[str], certificates: Certificates | None = None) -> int:
     except UnsafePathError as error:
         say(f"{args.name} cannot be a node: {error.message}")
         return 1
-    return Launch(spec, args, certificates).run()
+    return Launch(spec, args, certificates, timeline or Recorder()).run()
 
 
 class Launch:
     """The start of one agent. Whatever keeps this host from being a node is said in the node's record."""
 
-    def __init__(self, spec: ClusterSpec, args: argparse.Namespace, certificates: Certificates | None) -> None:
-        self.spec, self.args, self.certificates = spec, args, certificates
+    def __init__(
+        self, spec: ClusterSpec, args: argparse.Namespace, certificates: Certificates | None, timeline: Recorder
+    ) -> None:
+        self.spec, self.args, self.certificates, self.timeline = spec, args, certificates, timeline
         self.name: str = args.name
         self.index: int | None = None if args.join else args.index
         self.labels = dict(label.split("=", 1) for label in args.label)
@@ -81,8 +83,10 @@ class Launch:
     def run(self) -> int:
         place: Path | None = None
         try:
-            checks.require_clock(self.spec.made, time.time())
-            place = scratch.make(scratch.base(os.environ), os.getuid())
+            requirements.require_clock(self.spec.made, time.time())
+            base = scratch.base(os.environ)
+            requirements.require_executable(base)
+            place = scratch.make(base, os.getuid())
             if self.args.join:
                 if refusal := may_not_join(self.spec):
                     say(refusal)
@@ -90,21 +94,25 @@ class Launch:
                 if self.args.pod and not self._wait_for_turn(place, self.args.pod):
                     say(f"other jobs had room for the pod {self.args.pod.name}")
                     return 0
-                self._join()
+                with self.timeline.step(StepName.JOIN):
+                    self._join()
             elif self.index == HEAD and self.spec.provisioning and self.spec.provisioning.pods_as_jobs:
                 self.taints = (HEAD_TAINT,)
-            checks.require_watches()
-            return Agent(self._node(place), self.turn, self.certificates).run()
+            requirements.require_watches()
+            return Agent(self._node(place), self.turn, self.certificates, self.timeline).run()
         except (OSError, PinnaceError) as error:
             self._fail(error)
             return 1
         finally:
             if place:
                 scratch.remove(place)
+            self.timeline.mark(StepName.AGENT, MarkEvent.END)
+            self.timeline.save(node_marks(self.spec.directory, self.name))
 
     def _wait_for_turn(self, place: Path, pod: PodReference) -> bool:
         """Nodes for single pods start a few at a time. Whether the pod still waits for one afterwards."""
-        self.turn = start_throttle.acquire(place, os.getuid(), start_throttle.max_starting(os.cpu_count() or 1))
+        with self.timeline.step(StepName.START_THROTTLE):
+            self.turn = start_throttle.acquire(place, os.getuid(), start_throttle.max_starting(os.cpu_count() or 1))
         if not self.turn.waited:
             return True
         from pinnace.podjobs import pod_runner  # noqa: PLC0415 - a tenth of a second, for which the node need not wait
@@ -151,6 +159,8 @@ class Launch:
             return DeviceOffer(resources=wanted or ())
 
     def _allocated_gres(self) -> list[AllocatedGres]:
+        from pinnace.slurm.commands import Slurm  # noqa: PLC0415 - as above
+
         return Slurm().allocated_gres(int(os.environ["SLURM_JOB_ID"]), host_name(os.environ))
 
     def _fail(self, error: Exception) -> None:
@@ -193,6 +203,8 @@ def explain(error: Exception, base: Path) -> tuple[str, str]:
     """Why this host cannot be a node, and what to do: what it lacks, if it does; otherwise the error itself."""
     if isinstance(error, PinnaceError) and error.hint:
         return str(error), error.hint
+    from pinnace.node import checks  # noqa: PLC0415 - only who fails needs it
+
     for check in checks.host_checks(base):
         if check.state is checks.CheckState.FAILED:
             return f"{check.name}: {check.text}", check.hint

@@ -3,9 +3,9 @@
 Each child has a channel of its own to its parent: a pair of sockets that keep message boundaries. Signals are left to
 the kernel and to Slurm.
 
-    init        -> agent    Fabric (with descriptors), ServicesChanged, Failed
+    init        -> agent    Fabric (with descriptors), ServicesChanged, Drained, Failed
     agent       -> init     Stop, Leave
-    helper      -> agent    Stop; the pod runner: Leave
+    helper      -> agent    Stop; the pod runner: Leave; the one that watches the head: Failed
     agent       -> helper   EvictPod (the pod runner), Stop (ranks), Notifications (native sockets, with a descriptor)
 """
 
@@ -70,15 +70,20 @@ class ServicesChanged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drained:
+    """No pod runs on the node any more, and it ends; on the head: nor on any other node."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Why init has ended."""
+    """Why init has ended, or why the node has to."""
 
     reason: str
 
 
-Message = Stop | Leave | EvictPod | Fabric | Notifications | ServicesChanged | Failed
+Message = Stop | Leave | EvictPod | Fabric | Notifications | ServicesChanged | Drained | Failed
 KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Stop, Leave, EvictPod, Fabric, Notifications, ServicesChanged, Failed)
+    kind.__name__: kind for kind in (Stop, Leave, EvictPod, Fabric, Notifications, ServicesChanged, Drained, Failed)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import time
@@ -41,7 +42,10 @@ def listening(host: str, port: int) -> Callable[[], bool]:
         if call is None:
             call, patience = socket.socket(), after(CONNECT_TIMEOUT)
             call.setblocking(False)
-            call.connect_ex((host, port))
+            if call.connect_ex((host, port)) not in {0, errno.EINPROGRESS}:  # there is no network yet
+                call.close()
+                call = None
+                return False
         _, answered, _ = select.select([], [call], [], 0)
         if not answered and not patience():
             return False

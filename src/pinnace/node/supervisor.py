@@ -6,6 +6,7 @@ All of them are in ``pinnace status``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -20,6 +21,7 @@ from pinnace.node.forking import SLURM_SIGNALS, fork
 from pinnace.node.messages import Channel
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.spec import ServiceRecord, ServiceState
+from pinnace.timeline.recorder import MarkEvent, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -171,9 +173,10 @@ class Running:
 class Supervisor:
     """Keeps services running. ``tick`` is called often; ``reaped`` for every child that ended."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], timeline: Recorder | None = None) -> None:
         self.services: list[Running] = []
         self._changed = changed
+        self._timeline = timeline or Recorder()
 
     def add(self, service: Service) -> None:
         self.services.append(Running(service=service))
@@ -184,6 +187,7 @@ class Supervisor:
             name=name, run=Function(work=lambda _channel: None), restart=RestartPolicy.NEVER, on_end=on_end
         )
         self.services.append(Running(service=service, child=Child(pid=pid), started=time.monotonic()))
+        self._timeline.mark(name, MarkEvent.BEGIN)
 
     def find(self, name: str) -> Running | None:
         return next((running for running in self.services if running.service.name == name), None)
@@ -202,6 +206,7 @@ class Supervisor:
         return max(READINESS_INTERVAL, min(idle) - now) if idle else None
 
     def _start(self, running: Running) -> None:
+        begin = time.time()
         try:
             running.child = running.service.run.start()
         except OSError as error:
@@ -213,6 +218,7 @@ class Supervisor:
                 self._changed()
             return
         running.started = time.monotonic()
+        self._timeline.mark(running.service.name, MarkEvent.BEGIN, at=begin)
         self._changed()
 
     def channels(self) -> dict[int, Running]:
@@ -257,6 +263,7 @@ class Supervisor:
         policy = running.service.restart
         if policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and code == 0):
             running.done = True
+            self._timeline.mark(running.service.name, MarkEvent.END)
             self._changed()
             running.service.on_end(code)
             return running
@@ -289,6 +296,29 @@ class Supervisor:
             self.services.remove(running)
             if running.child:
                 os.kill(running.child.pid, signal.SIGTERM)
+
+    def kill(self, *names: str) -> None:
+        """End services for good, at once."""
+        for running in [running for running in self.services if running.service.name in names]:
+            self.services.remove(running)
+            if running.child:
+                with contextlib.suppress(ProcessLookupError):  # it has ended, and somebody else has waited for it
+                    os.kill(running.child.pid, signal.SIGKILL)
+            if running.child and running.child.channel:
+                running.child.channel.close()
+
+    def end(self) -> None:
+        """Kill all services, and wait until they have ended.
+
+        Slurm looks at once whether a step whose tasks have ended has processes left, and then only a second later.
+        """
+        children = [running.child for running in self.services if running.child]
+        self.kill(*(running.service.name for running in self.services))
+        for child in children:
+            with contextlib.suppress(ChildProcessError):
+                _, status = os.waitpid(child.pid, 0)
+                if child.process:
+                    child.process.returncode = os.waitstatus_to_exitcode(status)
 
     def release(self, name: str) -> int | None:
         """Keep a service no longer, and leave it as it is. Gives its pid, if it runs."""

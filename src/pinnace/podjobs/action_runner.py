@@ -18,6 +18,7 @@ from pinnace.podjobs.submission import claimed, submitted_for
 from pinnace.removal import remove_tree
 from pinnace.spec import HEAD, NodeRecord
 from pinnace.spec.records import remove_record
+from pinnace.timeline.recorder import node_marks, submission_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +142,8 @@ class ActionRunner:
         for directory in (self.spec.pod_logs(node), self.spec.logs(node), self.spec.ranks(node)):
             remove_tree(directory)
         (self.spec.directory / "logs" / f"{node}.log").unlink(missing_ok=True)
+        for marks in (node_marks, submission_marks):
+            marks(self.spec.directory, node).unlink(missing_ok=True)
 
 
 def not_scheduled(reason: str, text: str) -> Object:

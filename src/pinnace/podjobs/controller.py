@@ -38,6 +38,7 @@ from pinnace.slurm.commands import Slurm
 from pinnace.slurm.variables import submission_environment
 from pinnace.spec import ClusterSpec, NodeRecord
 from pinnace.spec.records import indices
+from pinnace.timeline.recorder import MarkEvent, Recorder, StepName, submission_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,15 +204,17 @@ class PodJobController:
 
     def _submit(self, pod: Object) -> None:
         self.memory.submitting.add(uid(pod))
-        self.pool.submit(self._submit_one, pod).add_done_callback(
+        self.pool.submit(self._submit_one, pod, time.time()).add_done_callback(
             lambda done: self.news.put(lambda: self._submitted(pod, done.result()))
         )
 
-    def _submit_one(self, pod: Object) -> int | Exception | None:
+    def _submit_one(self, pod: Object, seen: float) -> int | Exception | None:
         """In a thread: mark the pod, submit its job, note the number. The job, or why there is none.
 
         A pod that is gone, or has found a place in another's job, needs none.
         """
+        timeline = Recorder()
+        timeline.mark(StepName.SUBMISSION, MarkEvent.BEGIN, at=seen)
         try:
             owners = self.pod_api.owners(pod)
             made = submission(
@@ -226,9 +229,12 @@ class PodJobController:
             marked = self.pod_api.annotate(pod, {MARK: timestamp()})
             if not marked or marked["spec"].get("nodeName"):
                 return None
-            job = self.slurm.sbatch(made.script, made.options)
+            with timeline.step(StepName.SBATCH):
+                job = self.slurm.sbatch(made.script, made.options)
+            timeline.mark(StepName.SUBMISSION, MarkEvent.END)
             self.pod_api.annotate(pod, {NUMBER: str(job)})
             self.pod_api.event(pod, NORMAL, "Submitted", f"submitted job {job} to Slurm")
+            timeline.save(submission_marks(self.spec.directory, f"job-{job}"))
         except Exception as error:  # noqa: BLE001 - it is handed to the main thread, which knows what to do
             return error
         return job

@@ -16,6 +16,7 @@ from pinnace.kube import conditions
 from pinnace.kube.pods import is_terminal
 from pinnace.kube.quantities import quantity
 from pinnace.kube.resources import MEMORY, needs
+from pinnace.network.addresses import MAX_PODS
 from pinnace.podjobs import refusals
 from pinnace.podjobs.reconciler import ELASTIC, is_ours, job_of_node
 from pinnace.podjobs.settings import node_cpus, node_memory
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 SETTLE = 12.0  # seconds after which the last submission of one of us that died is in the queue, or never will be
 SUBMIT_INTERVAL = 3.0  # seconds between submissions of nodes for the same pods
 REFUSED_PAUSE = 60.0  # seconds for which no node is submitted after one was refused for good
-NODE_PODS = 250
 DEVICES_SETTLE = 10.0  # seconds after which a node has said which devices it has
 DEVICE_OPTIONS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 
@@ -65,10 +65,11 @@ class Shape:
 
     cpus: int
     memory: int  # MiB
+    pods: int = MAX_PODS
     devices: Amounts = field(default_factory=dict)  # by Kubernetes' names
 
     def amounts(self) -> Amounts:
-        plain = {"cpu": Decimal(self.cpus), MEMORY: self.memory * MIB, "pods": Decimal(NODE_PODS)}
+        plain = {"cpu": Decimal(self.cpus), MEMORY: self.memory * MIB, "pods": Decimal(self.pods)}
         return plain | self.devices
 
 
@@ -77,6 +78,7 @@ def shape(options: SbatchOptions, largest: Shape, gres: Mapping[str, str]) -> Sh
     return Shape(
         cpus=node_cpus(options) or largest.cpus,
         memory=node_memory(options) or largest.memory,
+        pods=largest.pods,
         devices=node_devices(options, gres),
     )
 
@@ -95,7 +97,7 @@ def node_devices(options: SbatchOptions, gres: Mapping[str, str]) -> Amounts:
         for key in {name, f"{name}:{kind}" if kind else name} if name else ():
             asked[key] = asked.get(key, Decimal(0)) + int(number)
     known = {resource: asked[slurm] for resource, slurm in gres.items() if slurm in asked}
-    return known | {resource: Decimal(NODE_PODS) for resource, slurm in gres.items() if not slurm}
+    return known | {resource: Decimal(MAX_PODS) for resource, slurm in gres.items() if not slurm}
 
 
 def is_stuck(pod: Object) -> bool:
@@ -132,17 +134,19 @@ def gres_of_nodes(demands: Iterable[Amounts], settings: PodJobSettings) -> dict[
 def pack(demands: Iterable[Amounts], offer: Amounts) -> int:
     """How many nodes of one shape hold these pods: first fit, the largest first. What fits on none is left out."""
     bins: list[Amounts] = []
+    first: dict[tuple[tuple[str, Decimal], ...], int] = {}  # the first that may have room, by demand: bins only fill up
     for wanted in sorted(demands, key=lambda d: (d["cpu"], d[MEMORY]), reverse=True):
         if any(wanted[name] > offer.get(name, 0) for name in wanted):
             continue
-        for left in bins:
-            if all(wanted[name] <= left[name] for name in wanted):
-                break
-        else:
-            left = dict(offer)
-            bins.append(left)
+        key = tuple(sorted(wanted.items()))
+        number = first.get(key, 0)
+        while number < len(bins) and any(wanted[name] > bins[number][name] for name in wanted):
+            number += 1
+        if number == len(bins):
+            bins.append(dict(offer))
+        first[key] = number
         for name, amount in wanted.items():
-            left[name] -= amount
+            bins[number][name] -= amount
     return len(bins)
 
 
@@ -209,6 +213,9 @@ class Elastic:
     ) -> set[int]:
         """End what was idle for long enough, and empty what is about to be ended by Slurm. Gives the latter."""
         least = self.spec.provisioning.elastic[0] if self.spec.provisioning else 0
+        by_node: dict[str, list[Object]] = {}
+        for pod in pods.values():
+            by_node.setdefault(pod["spec"].get("nodeName", ""), []).append(pod)
         busy = busy_nodes(pods.values())
         alive = {job.id: job for job in jobs}
         ending: set[int] = set()
@@ -220,7 +227,7 @@ class Elastic:
             late = seconds_left(alive[number]) < self.settings.drain_seconds + GRACE
             if late:
                 ending.add(number)
-                self._drain(node, [pod for pod in pods.values() if pod["spec"].get("nodeName") == name])
+                self._drain(node, by_node.get(name, []))
             if name in busy:
                 self.idle.pop(name, None)
                 continue
@@ -297,7 +304,7 @@ class Elastic:
 
     def _largest(self) -> Shape:
         largest = self.slurm.largest_node(self.options.get("partition"))
-        return Shape(cpus=largest["cpus"], memory=largest["memory"])
+        return Shape(cpus=largest["cpus"], memory=largest["memory"], pods=self.spec.ranges.max_pods)
 
     def _submit(self, now: float, more: SbatchOptions) -> None:
         claim = f"{ELASTIC}{secrets.token_hex(6)}"

@@ -20,6 +20,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,14 @@ from pinnace.kube.pods import FAILED, exit_code, has_ended
 from pinnace.kube.watch import Changed, Listed, watch
 from pinnace.podjobs import head_access, pod_status
 from pinnace.podjobs.container_status import ContainerdStatus, fits_twice, is_completed
+from pinnace.podjobs.held_pods import HeldPods
 from pinnace.podjobs.joining import EVICTED
 from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import retirement
 from pinnace.podjobs.reuse import JobReuse, bind
 from pinnace.podjobs.submission import claim_names, pod_reference
 from pinnace.spec import HEAD
+from pinnace.timeline.recorder import StepName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,11 +47,16 @@ if TYPE_CHECKING:
     from pinnace.kube.access import Access
     from pinnace.podjobs.start_throttle import StartSlot
     from pinnace.spec import ClusterSpec, NodeSpec, PodReference
+    from pinnace.timeline.recorder import Recorder
 
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETIRE_INTERVAL = 0.5  # seconds
 API_RETRY_PAUSE = 0.1  # seconds
 CONTAINERD_INTERVAL = 0.05  # seconds between looks at what containerd has noted
+PREPARATION = 0.9  # seconds that a kubelet has to prepare a pod before the one before it is expected to end
+DURATIONS = 3  # pods by which the end of the next is expected: it takes no longer than any of them
+MAX_EXPECTED = 15.0  # seconds; pods that take longer are bound when the one before has ended
+SEARCH_INTERVAL = 0.3  # seconds between looks for a pod that could be bound early
 CLAIMS_LIMIT = 60.0  # seconds
 DEVICES_LIMIT = 60.0  # seconds for the kubelet to start and to hear of its devices
 DEVICES_INTERVAL = 0.02  # seconds
@@ -62,16 +70,21 @@ class PodRunner:
     ``containerd`` is containerd's directory on the host.
     """
 
-    def __init__(self, node: NodeSpec, turn: StartSlot | None, containerd: Path) -> None:
+    def __init__(self, node: NodeSpec, turn: StartSlot | None, containerd: Path, timeline: Recorder) -> None:
         if node.pod is None:
             raise ValueError("this node is for no pod")
-        self.node, self.pod, self.turn = node, node.pod, turn
+        self.node, self.pod, self.turn, self.timeline = node, node.pod, turn, timeline
         self.containerd = ContainerdStatus(containerd)
         self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
         self.evicted = threading.Event()
         self.reuse = JobReuse(node, self.api)
+        self.held = HeldPods(node.scratch / "kubelet")
+        self.next: dict[str, Any] | None = None  # bound already, and held until the present pod has ended
+        self.begun: float | None = None  # when the present pod, if it follows another, could begin
+        self.durations: deque[float] = deque(maxlen=DURATIONS)  # in seconds, of the last pods that followed others
+        self.next_search = 0.0  # not before
 
     def evict(self) -> None:
         """From another thread: the pod is to end, and no other follows."""
@@ -80,13 +93,15 @@ class PodRunner:
 
     def run(self) -> int:
         """The exit code of the last pod, when it has ended."""
-        pod = _take(self.api, self.pod, self.node)
+        self.held.clear()
+        with self.timeline.step(StepName.BIND):
+            pod = _take(self.api, self.pod, self.node)
         watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
         if pod and pod["spec"]["nodeName"] != self.node.name:
-            pod = self.reuse.bind_next(pod)
+            pod = self._bind_next(pod)
         elif pod and has_ended(pod):  # we were started again, and it may have been followed
-            pod = self.reuse.pod_on_node() or pod
-        last, before = pod, []
+            pod = next(iter(self.reuse.pods_on_node()), pod)
+        last = pod
         while pod:
             if claims := claim_names(pod):
                 work = (Api(self.access), self.node.name, pod_reference(pod), claims)
@@ -95,15 +110,15 @@ class PodRunner:
             last = self._live(
                 pod, partial(is_completed, exit_code_of=self.containerd.exit_code) if early else has_ended
             )
+            if self.begun is not None:
+                self.durations.append(time.monotonic() - self.begun)
             pod = self._following(last)
-            if pod and last:
-                before.append(last)
-            elif last and not has_ended(last):
+            if not pod and last and not has_ended(last):
                 last = self._live(last)
                 pod = self._following(last)
-        for earlier in before:
-            with contextlib.suppress(*API_FAILURES):
-                self._live(PodApi(self.api).current(earlier))
+        with contextlib.suppress(*API_FAILURES):
+            for earlier in self.reuse.pods_on_node():  # whose end was not reported yet
+                self._live(earlier)
         code = exit_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
 
@@ -120,9 +135,42 @@ class PodRunner:
             self.retire_node()
 
     def _following(self, last: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The next pod, which may start now: the one that is held, or one that is bound only now."""
+        if following := self._released():
+            self.reuse.announce(following, last)
+            return following
         if not last or exit_code(last) or self.evicted.is_set():
             return None
-        return self.reuse.bind_next(last)
+        return self._bind_next(last)
+
+    def _bind_next(self, last: dict[str, Any]) -> dict[str, Any] | None:
+        following = self.reuse.bind_next(last)
+        if following:
+            self.begun = time.monotonic()
+            self.reuse.announce(following, last)
+        return following
+
+    def _bind_early(self, pod: dict[str, Any]) -> None:
+        """Bind the next pod a little before the present one is expected to end, and hold it until then."""
+        expected, now = max(self.durations, default=math.inf), time.monotonic()
+        if self.begun is None or self.next or self.evicted.is_set() or expected > MAX_EXPECTED:
+            return
+        if pod["spec"].get("activeDeadlineSeconds"):  # of the next one, too; its time would pass while it is held
+            return
+        if now >= max(self.begun + expected - PREPARATION, self.next_search):
+            self.next_search = now + SEARCH_INTERVAL
+            self.next = self.reuse.bind_next(pod, self.held)
+
+    def _released(self) -> dict[str, Any] | None:
+        """The pod that was held, as it is now; None if there is none, or it was deleted meanwhile."""
+        held, self.next = self.next, None
+        if not held:
+            return None
+        self.begun = time.monotonic()
+        self.held.release(held["metadata"]["uid"])
+        with contextlib.suppress(*API_FAILURES):
+            return PodApi(self.api).current(held)
+        return held
 
     def _live(
         self, pod: dict[str, Any] | None, done: Callable[[dict[str, Any]], bool] = has_ended
@@ -132,9 +180,12 @@ class PodRunner:
         while pod is not None and not done(pod):
             if self.evicted.is_set() and deadline == math.inf:
                 deadline = time.monotonic() + EVICT_LIMIT
-                _set_deadline(self.api, pod_reference(pod))
+                for ended in filter(None, (pod, self.next)):
+                    _set_deadline(self.api, pod_reference(ended))
             if time.monotonic() > deadline:
                 return pod
+            if done is not has_ended:
+                self._bind_early(pod)
             try:
                 heard = self.news.get(timeout=self._patience(deadline, done))
             except queue.Empty:

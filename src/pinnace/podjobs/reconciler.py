@@ -41,7 +41,7 @@ from pinnace.slurm.states import JobState, Phase
 from pinnace.slurm.times import format_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pinnace.podjobs.actions import Action
     from pinnace.slurm.jobs import QueuedJob
@@ -104,6 +104,11 @@ class Memory:
         """For how long something has been odd; the first call begins to count."""
         return now - self.since.setdefault(what, now)
 
+    def saw(self, jobs: Iterable[int], claims: Iterable[str]) -> None:
+        """What the queue shows was not missing: an answer without it was wrong, or older."""
+        for what in (*(f"missing {job}" for job in jobs), *(f"unseen {uid}" for uid in claims)):
+            self.since.pop(what, None)
+
     def forget(self, pods: Mapping[str, Object], jobs: set[int], now: float) -> None:
         """Keep nothing about what is not there any more."""
         named = {job for pod in pods.values() for job in named_jobs(pod)}
@@ -163,6 +168,7 @@ class _Pass:
             claim = claimed(job.comment, world.cluster)
             if claim and job.state.is_alive:
                 self.claims.setdefault(claim, []).append(job)
+        memory.saw(self.jobs, self.claims)
         self.unknown: set[int] = set()  # jobs that have ended, nobody here knows how
 
         self.busy = {

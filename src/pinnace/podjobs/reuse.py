@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pinnace.kube.client import Api
+    from pinnace.podjobs.held_pods import HeldPods
     from pinnace.spec import NodeSpec, PodReference
 
     Object = dict[str, Any]
@@ -112,15 +113,20 @@ class JobReuse:
         """Whether the job still takes more pods."""
         return time.monotonic() < self.until
 
-    def pod_on_node(self) -> Object | None:
-        """The pod that is bound to this node and has not ended."""
-        listing = self.api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
-        return next((pod for pod in listing["items"] if not pods.is_terminal(pod)), None)
+    def pods_on_node(self) -> list[Object]:
+        """The pods that are jobs, are bound to this node and have not ended, the first first.
 
-    def bind_next(self, pod: Object) -> Object | None:
+        A DaemonSet may have put others on it.
+        """
+        selector = f"spec.nodeName%3D{self.node.name},spec.schedulerName%3D{SCHEDULER}"
+        listing = self.api.get(f"/api/v1/pods?fieldSelector={selector}")
+        found = [pod for pod in listing["items"] if not pods.is_terminal(pod)]
+        return sorted(found, key=lambda pod: str(pod["status"].get("startTime", "~")))
+
+    def bind_next(self, pod: Object, held: HeldPods | None = None) -> Object | None:
         """Bind a pod to this node that waits and has the key of this one. None if there is none, or it is too late.
 
-        Its controller may not have made it yet, so it is looked for more than once.
+        Its controller may not have made it yet, so it is looked for more than once. With ``held``, it is held.
         """
         if not self.is_open:
             return None
@@ -133,10 +139,7 @@ class JobReuse:
             for delay in SEARCH_DELAYS if key and self.is_open else ():
                 time.sleep(delay)
                 candidates = [waiting for waiting in self._waiting(pod) if self._key(waiting) == key]
-                if candidates and (bound := self._bind(self.random.choice(candidates))):
-                    if pod["spec"].get("nodeName") == self.node.name:
-                        self.previous.append(pod["metadata"]["name"])
-                    self._announce(bound)
+                if candidates and (bound := self._bind(self.random.choice(candidates), held)):
                     return bound
                 if not candidates and not pods.is_terminal(pod):
                     return None  # its controller makes another when it has ended
@@ -156,15 +159,22 @@ class JobReuse:
         found: list[Object] = self.api.get(where)["items"]
         return [other for other in found if is_waiting(other)]
 
-    def _bind(self, pod: Object) -> Object | None:
+    def _bind(self, pod: Object, held: HeldPods | None) -> Object | None:
         """The pod as it is on this node; None if another was faster, or it is gone."""
+        uid = pod["metadata"]["uid"]
+        if held:
+            held.hold(uid)
         with ignoring(http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND):
             bind(self.api, pod_reference(pod), self.node.name, {NUMBER: self.job})
             return pod | {"spec": pod["spec"] | {"nodeName": self.node.name}}
+        if held:
+            held.release(uid)
         return None
 
-    def _announce(self, pod: Object) -> None:
-        """Show in Slurm and on the pod where it runs. Nothing depends on it."""
+    def announce(self, pod: Object, before: Object | None) -> None:
+        """Show in Slurm and on the pod where it runs, after which one. Nothing depends on it."""
+        if before and before["spec"].get("nodeName") == self.node.name:
+            self.previous.append(before["metadata"]["name"])
         parts = [comment(self.node.cluster.name, pod, self.owners or ())]
         parts += ["after", *self.previous] if self.previous else []
         with contextlib.suppress(PinnaceError, *API_UNREACHABLE):

@@ -74,12 +74,11 @@ class PodJobSettings:
         return settings
 
     @staticmethod
-    def load(path: Path) -> PodJobSettings:
-        """From a file; all as it is by default where there is none. What could not be used later is refused now."""
+    def load(path: Path, defaults: dict[str, Any] | None = None) -> PodJobSettings:
+        """From a file, where there is one, and the site's ``defaults``. What could not be used later is refused now."""
         try:
-            settings = PodJobSettings.from_json(tomllib.loads(path.read_text()))
-        except FileNotFoundError:
-            return PodJobSettings()
+            own = tomllib.loads(path.read_text()) if path.exists() else {}
+            settings = PodJobSettings.from_json((defaults or {}) | own)
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path} cannot be read: {error}") from error
         settings.check_options()

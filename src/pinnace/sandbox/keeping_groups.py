@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pinnace import c_library
 from pinnace.interpreter import python_argv
-from pinnace.network import c_library
 from pinnace.sandbox.ignored_syscalls import ignore
 
 PROGRAM = Path(__file__).with_name("_keep_groups")

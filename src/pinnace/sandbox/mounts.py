@@ -146,6 +146,8 @@ def node_mounts(
               make=("pinnace", "lock", "containerd")),
         Mount(target=f"{root}/var/lib", filesystem="tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=755",
               make=("kubelet", "containerd", "cni", "etcd", "pinnace/volumes")),
+        # The kernel mounts no file system onto itself, which is there on hosts with nothing but cgroup v2.
+        Mount(target=f"{root}/sys/fs/cgroup", filesystem="tmpfs", flags=HARDENED),
         Mount(target=f"{root}/sys/fs/cgroup", filesystem="cgroup2", flags=HARDENED),
         *(Mount(target=f"{root}{target}", source=str(sources[name]), flags=MS_BIND)
           for name, target in LOCAL_DIRECTORIES.items()),

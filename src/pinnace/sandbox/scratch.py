@@ -23,12 +23,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOCK = ".lock"
+SECOND_TMP = "/var/tmp"  # noqa: S108 - where /tmp is mounted noexec
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def base(environment: Mapping[str, str]) -> Path:
-    """The directory of a host in which nodes make theirs."""
-    return Path(environment.get("PINNACE_SCRATCH") or environment.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    """The directory of a host in which nodes make theirs: the user's choice, or the first in which programs can run."""
+    if chosen := environment.get("PINNACE_SCRATCH"):
+        return Path(chosen)
+    usual = [Path(place) for place in (environment.get("SLURM_TMPDIR"), tempfile.gettempdir(), SECOND_TMP) if place]
+    return next((place for place in usual if is_writable(place) and not is_noexec(place)), usual[0])
+
+
+def is_writable(place: Path) -> bool:
+    return os.access(place, os.W_OK | os.X_OK)
+
+
+def is_noexec(place: Path) -> bool:
+    """Whether no file below it can be executed; of a directory that is not there that is not known."""
+    try:
+        return bool(os.statvfs(place).f_flag & os.ST_NOEXEC)
+    except OSError:
+        return False
 
 
 def make(base: Path, uid: int) -> Path:

@@ -140,8 +140,8 @@ RANKS = Use(
     table=SRUN,
     allowed=RESOURCES
     | _names("""
-        accel-bind chdir cpu-bind disable-status exact immediate input kill-on-bad-exit label mpi msg-timeout overlap
-        profile pty quiet relative resv-ports slurmd-debug threads unbuffered verbose wait whole
+        accel-bind chdir cpu-bind disable-status exact external-launcher immediate input kill-on-bad-exit label mpi
+        msg-timeout overlap profile pty quiet relative resv-ports slurmd-debug threads unbuffered verbose wait whole
     """),
     refused={
         "bcast": "the image is there already",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from pinnace.errors import SlurmError, SlurmNotFoundError, SlurmUnreachableError
@@ -21,16 +22,21 @@ if TYPE_CHECKING:
 
     from pinnace.slurm.gres import AllocatedGres
     from pinnace.slurm.jobs import AccountedJob, QueuedJob
+    from pinnace.slurm.partitions import NodeClass
 
 COMMAND_LIMIT = 60.0  # seconds that a command of Slurm's may take; its own time-out is 10 per try
+DEFAULT_BATCH_SCHED_DELAY = 3  # seconds, see slurm.conf(5)
+EMPTY_PAUSE = 0.5  # seconds until squeue is asked again if it shows no job at all
 REFUSED = "Change the options: `sinfo` shows partitions, their nodes and limits, `sacctmgr show assoc` your accounts."
 
 
 class Slurm:
     """The Slurm of this site, through its command line, as the user who calls."""
 
-    def cli(self, *argv: str, stdin: str = "", environment: Mapping[str, str] | None = None) -> str:
-        """Run any command of Slurm's and give what it prints."""
+    def cli(
+        self, *argv: str, stdin: str = "", environment: Mapping[str, str] | None = None, all_streams: bool = False
+    ) -> str:
+        """Run any command of Slurm's and give what it prints; with ``all_streams`` on stderr too."""
         try:
             result = subprocess.run(
                 argv,
@@ -53,7 +59,7 @@ class Slurm:
         stdout, stderr = (output.decode(errors="replace") for output in (result.stdout, result.stderr))
         if result.returncode:
             raise command_error(argv, result.returncode, stdout=stdout, stderr=stderr)
-        return stdout
+        return stdout + stderr if all_streams else stdout
 
     def sbatch(self, script: str, options: Sequence[str], *, environment: Mapping[str, str] | None = None) -> int:
         """Submit a batch script. Gives the id of the job."""
@@ -68,15 +74,20 @@ class Slurm:
             raise SlurmError(f"sbatch told no job's number: {printable(printed, 200)}")
         return int(found[1])
 
-    def squeue(self, *jobs: int, ours: Callable[[str], bool] | None = None) -> list[QueuedJob]:
+    def squeue(self, *jobs: int, ours: Callable[[str], bool] | None = None, certain: bool = True) -> list[QueuedJob]:
         """The state of these jobs, all in one call; of all our own without an id. Ended ones are missing.
 
-        With ``ours``, only those whose comment it holds of.
+        With ``ours``, only those whose comment it holds of. That there is no job at all is believed if it is said
+        twice, unless the answer need not be ``certain``: who acts on it would lose jobs, or submit them again.
         """
         which = ["--jobs", ",".join(map(str, jobs))] if jobs else ["--me"]
         word = separator()
+        argv = ["squeue", "--noheader", "--states=all", f"--Format={squeue_format(word)}", *which]
         try:
-            printed = self.cli("squeue", "--noheader", "--states=all", f"--Format={squeue_format(word)}", *which)
+            printed = self.cli(*argv)
+            if certain and not printed.strip():
+                time.sleep(EMPTY_PAUSE)
+                printed = self.cli(*argv)
         except SlurmNotFoundError:  # it ended so long ago that Slurm has forgotten it
             return []
         return [job for job in parse_squeue(printed, word, ours=ours) if jobs or job.uid == os.getuid()]
@@ -123,6 +134,11 @@ class Slurm:
     def partitions(self) -> list[partitions.Partition]:
         return partitions.parse_sinfo(self.cli("sinfo", "--noheader", "--exact", f"--format={partitions.SINFO}"))
 
+    def node_classes(self, partition: str) -> list[NodeClass]:
+        """The kinds of nodes that a partition has."""
+        form = ["--noheader", "--Node", f"--format={partitions.NODES}"]
+        return partitions.parse_node_classes(self.cli("sinfo", *form, f"--partition={partition}"))
+
     def largest_node(self, partition: str | None = None) -> dict[str, int]:
         """The CPUs and the memory (in MiB) that most nodes of a partition have at least; of the default one without."""
         where = [f"--partition={partition}"] if partition else []
@@ -133,6 +149,23 @@ class Slurm:
         """What a job of ours has of generic resources on a host."""
         return parse_gres(self.cli("scontrol", "--details", "show", "job", str(job)), host, self.hostnames)
 
+    def batch_sched_delay(self) -> int:
+        """For how many seconds at most the scheduler leaves a new batch job alone."""
+        return parse_batch_sched_delay(self.cli("scontrol", "show", "config"))
+
+    def version(self) -> str:
+        return self.cli("sinfo", "--version").strip()
+
+    def mpi_plugins(self) -> list[str]:
+        """By which the ranks of a step find each other; not every Slurm was built with all of them."""
+        return self.cli("srun", "--mpi=list", all_streams=True).split()
+
     def hostnames(self, nodelist: str) -> list[str]:
         """The names behind Slurm's short form of a list of nodes."""
         return self.cli("scontrol", "show", "hostnames", nodelist).split()
+
+
+def parse_batch_sched_delay(config: str) -> int:
+    """From ``scontrol show config``; Slurm's default where a site sets none."""
+    found = re.search(r"^SchedulerParameters\s*=.*\bbatch_sched_delay=(\d+)", config, re.MULTILINE)
+    return int(found[1]) if found else DEFAULT_BATCH_SCHED_DELAY

@@ -192,6 +192,9 @@ _GROUPS = (
 )
 
 
+_GPUS = _GROUPS[1]
+
+
 def merge(*layers: Mapping[str, str | None]) -> SbatchOptions:
     """Later layers override earlier ones."""
     merged: SbatchOptions = {}
@@ -199,5 +202,20 @@ def merge(*layers: Mapping[str, str | None]) -> SbatchOptions:
         for group in _GROUPS:
             if any(name in layer for name in group):
                 merged = {name: value for name, value in merged.items() if name not in group}
-        merged |= layer
+        merged = _without_gpus(merged, layer) | dict(layer)
     return merged
+
+
+def _without_gpus(merged: SbatchOptions, layer: Mapping[str, str | None]) -> SbatchOptions:
+    """Those that leave the GPUs to the next layer: from 26.05 on, Slurm takes --gres=gpu or --gpus, not both."""
+    left = dict(merged)
+    if any(_is_gpu(word) for word in (layer.get("gres") or "").split(",")):
+        left = {name: value for name, value in left.items() if name not in _GPUS}
+    if "gres" in left and any(name in layer for name in _GPUS):
+        others = [word for word in (left.pop("gres") or "").split(",") if word and not _is_gpu(word)]
+        left |= {"gres": ",".join(others)} if others else {}
+    return left
+
+
+def _is_gpu(word: str) -> bool:
+    return word.removeprefix("gres/").removeprefix("gres:").partition(":")[0] == "gpu"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pinnace.errors import SlurmError
 from pinnace.slurm.times import parse_limit
 
 SINFO = "%R|%D|%c|%m|%l|%f|%a"
+NODES = "%N|%c|%m|%G|%T"
+USABLE = ("idle", "mixed", "allocated", "completing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,48 @@ def parse_sinfo(text: str) -> list[Partition]:
             up=state == "up",
         )
     return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClass:
+    """Nodes of a partition that are alike. ``usable`` are those of them to which Slurm gives jobs, idle ones first."""
+
+    nodes: tuple[str, ...]
+    usable: tuple[str, ...]
+    cpus: int
+    memory: int  # MiB
+    gres: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def names(self) -> str:
+        """A few of them, for a table."""
+        shown = ", ".join(self.nodes[:4])
+        return f"{shown}, … ({self.count})" if self.count > 4 else shown
+
+
+def parse_node_classes(text: str) -> list[NodeClass]:
+    """What sinfo printed in the format ``NODES``: a line for each node."""
+    found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for line in filter(None, text.split("\n")):
+        name, cpus, memory, gres, state = line.split("|")
+        plain = re.sub(r"\(S:[^)]*\)", "", gres)  # to which sockets they belong
+        alike = found.setdefault((cpus, memory.rstrip("+"), "" if plain == "(null)" else plain), [])
+        if name not in {known for known, _ in alike}:
+            alike.append((name, state))
+    return [
+        NodeClass(
+            nodes=tuple(name for name, _ in alike),
+            usable=tuple(name for wanted in USABLE for name, state in alike if state.startswith(wanted)),
+            cpus=int(cpus),
+            memory=int(memory),
+            gres=gres,
+        )
+        for (cpus, memory, gres), alike in found.items()
+    ]
 
 
 def largest_node(text: str, *, of_default: bool) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace.deadline import DeadlineSocket
 from pinnace.errors import SlurmError, SlurmNotFoundError, SlurmUnreachableError
 from pinnace.slurm.errors import is_not_found, is_transient, is_unspecified
-from pinnace.slurm.rest_properties import VERSIONS, properties
+from pinnace.slurm.rest_properties import VERSIONS, submission
 from pinnace.slurm.rest_records import number, parse_accounted, parse_job, parse_partitions
 from pinnace.slurm.scripts import wrapped
 from pinnace.validation import printable
@@ -50,10 +50,10 @@ class Rest:
     # --- the interface ------------------------------------------------------------------------------------------
 
     def submit(self, job: JobDescription) -> int:
-        described = properties(job.options, job.environment, self.version())
         # slurmrestd has a field for arguments, of which that of 22.05 dies.
         script = wrapped(job.script, job.arguments) if job.arguments else job.script
-        answer = self._ask("POST", "slurm", "job/submit", {"script": script, "job": described})
+        body = submission(script, job.options, job.environment, self.version())
+        answer = self._ask("POST", "slurm", "job/submit", body)
         return int(number(answer.get("job_id")) or answer["result"]["job_id"])
 
     def jobs(self, ours: Callable[[str], bool]) -> list[QueuedJob]:
@@ -74,7 +74,7 @@ class Rest:
         """By its comment where accounting keeps these, else by its name: submitted in the minute after ``since``."""
         answer = self._ask("GET", "slurmdb", f"jobs?start_time=uts{since}")
         for entry in answer["jobs"]:
-            if entry["association"]["user"] != self.user:
+            if self.user not in {entry.get("user"), entry["association"]["user"]}:  # of 26.05, only the first is set
                 continue
             wanted = int(number(entry["array"].get("job_id")) or entry["job_id"])
             [job] = parse_accounted([entry], wanted)

@@ -105,16 +105,18 @@ def parse_partitions(partitions: list[dict[str, Any]], nodes: dict[str, dict[str
         name = partition["name"]
         mine = [node for node in nodes.values() if name in (node.get("partitions") or ())]
         features = {feature for node in mine for feature in feature_list(node)}
-        limit = number(partition.get("max_time_limit"))
+        about, most = partition.get("partition") or partition, partition.get("maximums") or {}
+        limit = number(most.get("time") or partition.get("max_time_limit"))
+        total = (partition.get("nodes") or {}).get("total") if most else partition.get("total_nodes")
         found.append(
             Partition(
                 name=name,
-                nodes=len(mine) or number(partition.get("total_nodes")),
+                nodes=len(mine) or number(total),
                 cpus=min((number(node.get("cpus")) for node in mine), default=0),
                 memory=min((number(node.get("real_memory")) for node in mine), default=0),
                 minutes=limit or None,
                 features=tuple(sorted(features)),
-                up="UP" in str(partition.get("state")),
+                up="UP" in str(about.get("state")),
             )
         )
     return found

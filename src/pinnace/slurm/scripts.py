@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DIRECTIVE = re.compile(r"#(?=SBATCH|SLURM|BSUB|PBS)")
+# A file for the script where programs can run: /tmp may be mounted noexec.
+PLACE = r"""
+for place in "${TMPDIR:-/tmp}" /var/tmp "$PWD"; do
+  script=$(mktemp "$place/pinnace-XXXXXXXX" 2>/dev/null) || continue
+  echo '#!/bin/sh' >"$script" && chmod 700 "$script" && "$script" 2>/dev/null </dev/null && break
+  rm -f "$script"; script=
+done
+[ -n "$script" ] || { echo 'pinnace: no script can be run in TMPDIR, /var/tmp or the job directory' >&2; exit 1; }
+trap 'rm -f "$script"' EXIT
+"""
 # The script hears Slurm's signals, and what follows it is done all the same. A wait that a signal ends is begun anew.
 RUN = r"""
 exec 3<&0
@@ -77,9 +87,8 @@ def wrapped(
     lines = [
         "#!/bin/sh",
         *before,
-        "script=$(mktemp) || exit 1\ntrap 'rm -f \"$script\"' EXIT",
+        PLACE,
         f'base64 -d >"$script" {document(script.encode())}',
-        'chmod 700 "$script"',
         run,
         *after,
         'exit "$code"',

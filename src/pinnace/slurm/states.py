@@ -24,6 +24,8 @@ class JobState(StrEnum):
     REQUEUE_HOLD = "REQUEUE_HOLD"
     RESV_DEL_HOLD = "RESV_DEL_HOLD"
     SPECIAL_EXIT = "SPECIAL_EXIT"
+    POWER_UP_NODE = "POWER_UP_NODE"
+    EXPEDITING = "EXPEDITING"  # it is to run again, before others
     RUNNING = "RUNNING"
     SUSPENDED = "SUSPENDED"
     STOPPED = "STOPPED"
@@ -41,6 +43,8 @@ class JobState(StrEnum):
     DEADLINE = "DEADLINE"
     PREEMPTED = "PREEMPTED"
     REVOKED = "REVOKED"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    RECONFIG_FAIL = "RECONFIG_FAIL"
 
     @staticmethod
     def parse(text: str) -> JobState:
@@ -70,6 +74,8 @@ _PHASES = {
     JobState.REQUEUE_HOLD: Phase.WAITING,
     JobState.RESV_DEL_HOLD: Phase.WAITING,
     JobState.SPECIAL_EXIT: Phase.WAITING,
+    JobState.POWER_UP_NODE: Phase.WAITING,
+    JobState.EXPEDITING: Phase.WAITING,
     JobState.RUNNING: Phase.RUNNING,
     JobState.SUSPENDED: Phase.RUNNING,
     JobState.STOPPED: Phase.RUNNING,

@@ -12,7 +12,7 @@ from pinnace.spec.cluster import (
     agent_argv,
 )
 from pinnace.spec.devices import Device, DeviceOffer
-from pinnace.spec.files import read_json, write_json
+from pinnace.spec.files import appearance, read_json, write_json
 from pinnace.spec.node import Allocation, Mpi, NodeSpec, PodReference
 from pinnace.spec.records import NodeRecord, NodeServices, NodeState, ServiceRecord, ServiceState
 
@@ -37,6 +37,7 @@ __all__ = [
     "ServiceRecord",
     "ServiceState",
     "agent_argv",
+    "appearance",
     "read_json",
     "write_json",
 ]

@@ -101,6 +101,7 @@ class ClusterSpec:
     publish: tuple[int, ...] = ()
     provisioning: Provisioning | None = None
     listen: str = ""  # the network of the hosts in which every agent listens; by default where a host's name leads
+    interface: str = ""  # or the network device whose address they listen at
     ports: str = ""  # the range in which it does, such as 40000-40100
     made: float = 0.0  # when, by the clock of the host that it was submitted from
     bridge: str | None = None
@@ -127,6 +128,7 @@ class ClusterSpec:
             "publish": list(self.publish),
             "provisioning": asdict(self.provisioning) if self.provisioning else None,
             "listen": self.listen,
+            "interface": self.interface,
             "ports": self.ports,
             "made": self.made,
             "bridge": self.bridge,
@@ -139,9 +141,7 @@ class ClusterSpec:
 
     @staticmethod
     def load(directory: Path) -> ClusterSpec:
-        ownership.require(
-            directory, "the cluster's directory", "set PINNACE_HOME to a directory that all hosts allocation"
-        )
+        ownership.require(directory, "the cluster's directory", "set PINNACE_HOME to a directory that all hosts share")
         data = json.loads((directory / "cluster.json").read_text())
         ranges = Ranges.from_json(data.pop("ranges"))
         publish = tuple(data.pop("publish"))

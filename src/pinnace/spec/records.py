@@ -8,9 +8,9 @@ of the node is left; whoever has seen to that removes it, and frees the index wi
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
+import random
 import tempfile
 import threading
 import time
@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from pinnace.errors import ClusterError
-from pinnace.spec.files import read_json, write_json
+from pinnace.spec.files import LIST_INTERVAL, LIST_SHARE, read_json, write_json
 
 VERSION = 1  # of both files
-LIST_INTERVAL = 0.2  # seconds between looks at the directory, however many nodes are looked for
 
 
 class NodeState(StrEnum):
@@ -79,20 +78,27 @@ class NodeRecord:
         write_json(path, self.to_json())
 
     def claim_index(self, directory: Path, *, first: int, last: int) -> int:
-        """Take the lowest index that no node of a running cluster has, by creating its record."""
+        """Take an index that no node of a running cluster has, by creating its record: the lowest, unless another is
+        faster.
+        """
         descriptor, name = tempfile.mkstemp(prefix=".joining-", dir=directory)
         try:
             with os.fdopen(descriptor, "w") as file:
                 json.dump(self.to_json(), file)
-            taken = set(os.listdir(directory))  # noqa: PTH208 - a real opendir, now
-            for index in range(first, last + 1):
-                if f"{index}.json" not in taken:
-                    with contextlib.suppress(FileExistsError):
-                        os.link(name, directory / f"{index}.json")
-                        return index
+            taken = set(indices(directory))
+            free = [index for index in range(first, last + 1) if index not in taken]
+            others = free[1:]
+            random.shuffle(others)  # many that join at once do not all try the same ones, one after the other
+            for index in [*free[:1], *others]:
+                with contextlib.suppress(FileExistsError):
+                    os.link(name, directory / f"{index}.json")
+                    return index
         finally:
             Path(name).unlink()
-        raise OSError(errno.ENOSPC, f"the cluster has {last} nodes already, and addresses for no more")
+        raise ClusterError(
+            f"the cluster has {last + 1} nodes already, and addresses for no more",
+            hint="Wait until nodes leave, or start it with a larger --network, or with --elastic MIN:MAX.",
+        )
 
 
 class ServiceState(StrEnum):
@@ -210,7 +216,7 @@ class NodeAddresses:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._names: frozenset[str] = frozenset()
-        self._listed = -LIST_INTERVAL
+        self._due = 0.0  # when the directory may be listed again
         self._lock = threading.Lock()
 
     def links(self, index: int) -> tuple[str, int] | None:
@@ -224,17 +230,22 @@ class NodeAddresses:
         return (record.address, record.sockets) if record and record.sockets else None
 
     def _record(self, index: int) -> NodeRecord | None:
-        if f"{index}.json" not in self._list():
+        if f"{index}.json" not in self._names and f"{index}.json" not in self._list():
             return None
         try:
             record = NodeRecord.read(self._directory / f"{index}.json")
         except (ClusterError, OSError):
             return None
+        if record is None:
+            with self._lock:
+                self._names -= {f"{index}.json"}  # to be listed again before somebody looks for it
         return record if record and record.state is NodeState.RUNNING else None
 
     def _list(self) -> frozenset[str]:
         with self._lock:
-            if time.monotonic() - self._listed >= LIST_INTERVAL:
+            begun = time.monotonic()
+            if begun >= self._due:
                 self._names = frozenset(os.listdir(self._directory))  # noqa: PTH208 - a real opendir, for NFS
-                self._listed = time.monotonic()
+                done = time.monotonic()
+                self._due = done + max(LIST_INTERVAL, LIST_SHARE * (done - begun))
             return self._names

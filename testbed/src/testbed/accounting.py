@@ -27,7 +27,9 @@ __all__ = ["associations", "cached", "key", "make", "restore"]
 
 STEP_LIMIT = 120.0
 INIT_FILE = "/etc/testbed/init.sql"
+# The database is made here: with forky's MariaDB, slurmdbd fails in the connection in which it would make it itself.
 SQL = (
+    "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
     "CREATE USER IF NOT EXISTS slurm@localhost IDENTIFIED VIA unix_socket;\n"
     "GRANT ALL ON slurm_acct_db.* TO slurm@localhost;\n"
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from testbed import accounting, daemons, faults, layout, network, packages, processes
+from testbed import accounting, daemons, faults, layout, network, processes, roots, slurmconf
 from testbed.cgroups import Cgroups, Hierarchies, hierarchies
 from testbed.errors import BedError
 from testbed.hosts import Hosts, start_hosts
@@ -57,8 +57,8 @@ class Bed:
             if bed.remains():
                 with report("cleaning what a dead run has left"):
                     bed.tear_down()
-            with report("packages"):
-                versions = packages.ensure()
+            with report(f"Slurm {plan.slurm} of Debian {plan.generation.release}"):
+                versions = roots.ensure(plan.generation, bed.directories.cache)
             try:
                 bed.build(plan, versions)
             except BaseException:
@@ -165,7 +165,7 @@ class Bed:
             with_host.write(self.directories)
             hosts = self.hosts(with_host)
             network.connect(state.plan, host, hosts.holder("switch").pid, hosts.holder(name).pid)
-            daemons.start(daemons.daemons_of(host), hosts)
+            daemons.start(daemons.daemons_of(host, accounting=state.plan.accounting), hosts)
 
     def cut_link(self, name: str) -> None:
         with self.changing() as state:
@@ -236,7 +236,7 @@ class Bed:
         state = State(plan=plan, phase=Phase.STARTING, holders={})
         state.write(self.directories)
         cache = accounting.cached(self.directories, versions)
-        if cache.exists():
+        if plan.accounting and cache.exists():
             accounting.restore(cache, self.directories)
         with self.report(f"{len(plan.linked)} hosts and their network"):
             state = replace(state, holders=start_hosts(plan.all, plan, self.directories, cgroups))
@@ -246,15 +246,19 @@ class Bed:
             network.batch("ip", switch, network.switch_batch(plan), what="The switch")
             for host in plan.linked:
                 network.connect(plan, host, switch, hosts.holder(host.name).pid)
-        if not cache.exists():
+        if plan.accounting and not cache.exists():
             with self.report("the accounting database, this once"):
                 accounting.make(cache, hosts)
         with self.report("the daemons of Slurm"):
-            daemons.start((daemon for host in plan.linked for daemon in daemons.daemons_of(host)), hosts)
+            started = (daemons.daemons_of(host, accounting=plan.accounting) for host in plan.linked)
+            daemons.start((daemon for of_host in started for daemon in of_host), hosts)
             replace(state, phase=Phase.UP).write(self.directories)
         with self.report(f"{plan.hosts} nodes idle"):
             log = hosts.log("login", "/var/log/slurm/slurmctld.log")
             wait_until("all nodes to be idle", self.all_idle, limit=IDLE_LIMIT, log=log, interval=0.1)
+        if plan.maintenance:
+            with self.report(f"a reservation in {plan.maintenance} minutes"):
+                self.run(slurmconf.reservation_command(plan), user="root")
 
     def all_idle(self) -> bool:
         nodes = self.nodes()

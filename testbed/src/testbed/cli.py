@@ -17,6 +17,7 @@ import click
 from testbed import software
 from testbed.bed import Bed
 from testbed.errors import BedError
+from testbed.generations import DEFAULT, GENERATIONS
 from testbed.images.cli import image
 from testbed.plan import Plan
 
@@ -54,7 +55,49 @@ def cli(*, debug: bool) -> None:
 @click.option("--fast", is_flag=True, help="Have Slurm schedule at once, rather than with a site's usual pauses.")
 @click.option("--no-cgroups", is_flag=True, help="Have Slurm track jobs without cgroups, and hide no devices.")
 @click.option("--own-processors", is_flag=True, help="Give each compute host one processor of this machine, in turn.")
-def up(*, hosts: int, link_rate: str, link_delay: str, fast: bool, no_cgroups: bool, own_processors: bool) -> None:
+@click.option("--firewall", is_flag=True, help="Let hosts reach each other on Slurm's ports and one range alone.")
+@click.option(
+    "--two-nets", is_flag=True, help="Give hosts a fast network too (eth1); their names lead to the slow one."
+)
+@click.option(
+    "--slurm",
+    type=click.Choice([known.slurm for known in GENERATIONS]),
+    default=DEFAULT,
+    show_default=True,
+    help="The version, with the release of Debian that has it as the root of every host.",
+)
+@click.option("--no-accounting", is_flag=True, help="No slurmdbd: sacct knows nothing.")
+@click.option("--private-tmp", is_flag=True, help="Give every job a /tmp of its own (job_container/tmpfs).")
+@click.option("--noexec-tmp", is_flag=True, help="Mount /tmp of all hosts noexec.")
+@click.option("--no-nft", is_flag=True, help="Have nft in /usr/local/sbin alone.")
+@click.option(
+    "--stale-home", is_flag=True, help="Have hosts cache names and attributes of homes, up to a minute; no file locks."
+)
+@click.option("--job-submit", is_flag=True, help="A plugin demands an account, and changes partitions and limits.")
+@click.option("--maintenance", default=0, help="Reserve all hosts for the administrators in so many minutes.")
+@click.option("--memlock", default="", help="The limit of locked memory of all processes, such as 64K.")
+@click.option("--nofile", default=0, help="The limit of open files of all processes, such as 1024.")
+def up(
+    *,
+    hosts: int,
+    link_rate: str,
+    link_delay: str,
+    fast: bool,
+    no_cgroups: bool,
+    own_processors: bool,
+    firewall: bool,
+    two_nets: bool,
+    slurm: str,
+    no_accounting: bool,
+    private_tmp: bool,
+    noexec_tmp: bool,
+    no_nft: bool,
+    stale_home: bool,
+    job_submit: bool,
+    maintenance: int,
+    memlock: str,
+    nofile: int,
+) -> None:
     """Start a bed: login, n1 to nN, and a host outside."""
     begin = time.monotonic()
     plan = Plan(
@@ -64,6 +107,18 @@ def up(*, hosts: int, link_rate: str, link_delay: str, fast: bool, no_cgroups: b
         fast=fast,
         cgroups=not no_cgroups,
         own_processors=own_processors,
+        firewall=firewall,
+        two_nets=two_nets,
+        slurm=slurm,
+        accounting=not no_accounting,
+        private_tmp=private_tmp,
+        noexec_tmp=noexec_tmp,
+        no_nft=no_nft,
+        stale_home=stale_home,
+        job_submit=job_submit,
+        maintenance=maintenance,
+        memlock=memlock,
+        nofile=nofile,
     )
     Bed.up(plan, report=progress)
     click.echo(f"The bed is up after {time.monotonic() - begin:.1f} s. Next: testbed run -- sinfo", err=True)

@@ -53,10 +53,12 @@ class Daemon:
         return f"/var/log/{self.name}.out"
 
 
-def daemons_of(host: Host) -> tuple[Daemon, ...]:
+def daemons_of(host: Host, *, accounting: bool = True) -> tuple[Daemon, ...]:
+    """Without accounting there is no slurmrestd either: that of 22.05 does not start then."""
     match host.role:
         case Role.LOGIN:
-            return (munged(host), mariadbd(host), slurmdbd(host), slurmctld(host), slurmrestd(host))
+            of_accounting = (mariadbd(host), slurmdbd(host), slurmrestd(host)) if accounting else ()
+            return (munged(host), *of_accounting, slurmctld(host))
         case Role.COMPUTE:
             return (munged(host), slurmd(host))
     return ()
@@ -143,7 +145,7 @@ def find(plan: Plan, name: str) -> Daemon:
     known = {
         f"{daemon.name}:{host.name}" if daemon.name in ("munged", "slurmd") else daemon.name: daemon
         for host in plan.linked
-        for daemon in daemons_of(host)
+        for daemon in daemons_of(host, accounting=plan.accounting)
     }
     if name not in known:
         raise UsageError(f"The bed has no daemon {name!r}.", hint="It has: " + ", ".join(known) + ".")

@@ -17,6 +17,7 @@ import grp  # noqa: F401 - loaded before the files of the interpreter are out of
 import json
 import os
 import pwd
+import resource
 import select
 import signal
 import struct
@@ -140,6 +141,8 @@ def open_streams(entry: Entry, slave: int, user: pwd.struct_passwd) -> None:
 
 def execute(entry: Entry, command: list[str], user: pwd.struct_passwd, term: str, alive: int) -> NoReturn:
     os.umask(0o022)
+    for name, most in entry.limits.items():
+        resource.setrlimit(getattr(resource, name), (most, most))
     os.initgroups(user.pw_name, user.pw_gid)
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)

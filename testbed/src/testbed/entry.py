@@ -25,6 +25,7 @@ class Entry:
     cwd: str = ""
     log: str = ""
     variables: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)  # by the names of the resource module
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

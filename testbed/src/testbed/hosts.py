@@ -67,6 +67,7 @@ class Hosts:
             cwd=cwd,
             log=log,
             variables=variables or {},
+            limits=self.plan.limits,
         )
         return [*entry.argv(), *argv]
 

@@ -12,13 +12,17 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from testbed.cgroups import Cgroups, hierarchies
 from testbed.mounts import host_mounts
-from testbed.namespaces import ALL_NAMESPACES, unshare
+from testbed.namespaces import ALL_NAMESPACES, next_mount_namespace, unshare
 from testbed.plan import Host, Plan, Role
+from testbed.roots import root_of
 from testbed.state import Directories
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 
@@ -27,21 +31,34 @@ def main() -> NoReturn:
     directories = Directories(state=Path(sys.argv[1]))
     plan = Plan.from_json(json.loads(sys.argv[3]))
     host = plan.host(sys.argv[2])
+    processors = sorted(os.sched_getaffinity(0))
     if plan.own_processors and host in plan.compute:
-        processors = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {processors[plan.compute.index(host) % len(processors)]})
     cgroups = Cgroups(name=directories.cgroup, hierarchies=hierarchies(Path("/proc/self/mounts").read_text()))
     for group in cgroups.of(host.name):  # before the cgroup namespace, which begins where we are
         (group / "cgroup.procs").write_text("0")
-    unshare(ALL_NAMESPACES)
+    make_namespaces(processors if plan.private_tmp else [])
     pid = os.fork()  # the pid namespace is for children
     if pid:
         tell(f"pid {pid}")
         os._exit(0)
-    become(host, directories, cgroups)
+    become(host, plan, directories, cgroups)
     tell("ready")
     let_go()
     reap()
+
+
+def make_namespaces(processors: Sequence[int]) -> None:
+    """Make the host's namespaces on that of these processors on which they get the lowest numbers.
+
+    A mount namespace can be bound to a file, as Slurm's private /tmp needs it, only from one with a lower number. Newer
+    kernels give each processor numbers of its own: those of jobs could be lower than that of their host.
+    """
+    before = os.sched_getaffinity(0)
+    if processors:
+        os.sched_setaffinity(0, {min(processors, key=next_mount_namespace)})
+    unshare(ALL_NAMESPACES)
+    os.sched_setaffinity(0, before)
 
 
 def tell(line: str) -> None:
@@ -54,9 +71,10 @@ def hidden(directories: Directories) -> tuple[str, ...]:
     return (str(directories.cache), *checkout, str(directories.state))
 
 
-def become(host: Host, directories: Directories, cgroups: Cgroups) -> None:
+def become(host: Host, plan: Plan, directories: Directories, cgroups: Cgroups) -> None:
     socket.sethostname(host.name)
-    for step in host_mounts(host, directories, cgroups, hidden=hidden(directories)):
+    root = root_of(plan.generation, directories.cache)
+    for step in host_mounts(host, plan, directories, cgroups, root=root, hidden=hidden(directories)):
         try:
             step.execute()
         except OSError as error:

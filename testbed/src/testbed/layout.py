@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from testbed import driver, etcfiles, slurmconf
 from testbed.errors import BedError
 from testbed.plan import GROUPS, SYSTEM_USERS, USERS, Host, Plan
+from testbed.roots import root_of
 
 if TYPE_CHECKING:
     from testbed.state import Directories
@@ -30,7 +31,7 @@ def write(path: Path, content: str | bytes, *, mode: int = 0o644, owner: str = "
 
 
 def lay_out(plan: Plan, directories: Directories, controllers: frozenset[str]) -> None:
-    write_etc(plan, directories.etc, controllers)
+    write_etc(plan, directories, controllers)
     (directories.opt / "pinnace").mkdir(parents=True)
     for user in USERS:
         home = directories.home / user.name
@@ -51,9 +52,10 @@ def lay_out(plan: Plan, directories: Directories, controllers: frozenset[str]) -
     write(jwt_key, secrets.token_bytes(32), mode=0o600, owner="slurm")
 
 
-def write_etc(plan: Plan, etc: Path, controllers: frozenset[str]) -> None:
-    write(etc / "passwd", etcfiles.passwd(Path("/etc/passwd").read_text()))
-    write(etc / "group", etcfiles.group(Path("/etc/group").read_text()))
+def write_etc(plan: Plan, directories: Directories, controllers: frozenset[str]) -> None:
+    etc, below = directories.etc, root_of(plan.generation, directories.cache) / "etc"
+    write(etc / "passwd", etcfiles.passwd((below / "passwd").read_text()))
+    write(etc / "group", etcfiles.group((below / "group").read_text()))
     write(etc / "shadow", etcfiles.shadow(), mode=0o600)
     write(etc / "subuid", etcfiles.subids())
     write(etc / "subgid", etcfiles.subids())
@@ -62,18 +64,23 @@ def write_etc(plan: Plan, etc: Path, controllers: frozenset[str]) -> None:
     write(etc / "slurm/slurm.conf", slurmconf.slurm_conf(plan, controllers))
     write(etc / "slurm/gres.conf", slurmconf.gres_conf(plan))
     write(etc / Path(slurmconf.TASK_PROLOG).relative_to("/etc"), driver.task_prolog(), mode=0o755)
-    write(etc / "slurm/cgroup.conf", slurmconf.cgroup_conf(controllers))
+    write(etc / "slurm/cgroup.conf", slurmconf.cgroup_conf(plan, controllers))
     write(etc / "slurm/slurmdbd.conf", slurmconf.slurmdbd_conf(plan), mode=0o600, owner="slurm")
     write(etc / "munge/munge.key", secrets.token_bytes(128), mode=0o400, owner="munge")
     os.chown(etc / "munge", IDS["munge"], IDS["munge"])
     (etc / "munge").chmod(0o700)
     write(etc / Path(MY_CNF).relative_to("/etc"), slurmconf.my_cnf())
+    if plan.private_tmp:
+        write(etc / "slurm" / slurmconf.PRIVATE_TMP_FILE, slurmconf.private_tmp_conf())
+    if plan.job_submit:
+        write(etc / "slurm/job_submit.lua", slurmconf.job_submit_lua())
     for name in ("slurm", "munge"):  # instead of the machine's directories, not merged with them
         os.setxattr(etc / name, "trusted.overlay.opaque", b"y")
 
 
 def lay_out_host(host: Host, own: Path) -> None:
-    for name in ("etc", "etc.work", "opt", "opt.work", "usr/local/bin", "usr/local/bin.work", "log", "spool"):
+    overlays = ("etc", "opt", "usr/local/bin", "usr/local/sbin")
+    for name in (*overlays, *(f"{name}.work" for name in overlays), "log", "spool"):
         (own / name).mkdir(parents=True)
     for name in ("tmp", "var-tmp"):
         (own / name).mkdir()

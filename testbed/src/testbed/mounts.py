@@ -1,16 +1,19 @@
 """The file systems of a host, as a plan of small steps that can be described, tested and executed.
 
-A host sees the machine's root read-only. What a host changes goes to its own directories below the state directory:
-/etc and /opt are overlays over the machine's, so the users of the bed exist in the bed only.
+A host sees a root directory read-only: the machine's, or one of another release of Debian (``testbed.roots``). What a
+host changes goes to its own directories below the state directory: /etc and /opt are overlays over the root's, so the
+users of the bed exist in the bed only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import shutil
 import stat
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,13 +25,16 @@ from testbed.namespaces import (
     MS_NOEXEC,
     MS_NOSUID,
     mount,
+    noexec,
+    pivot_root,
     private,
     readonly,
     readwrite,
     umount2,
 )
-from testbed.plan import Host, Role
+from testbed.plan import GROUPS, USERS, Host, Plan, Role
 from testbed.slurmconf import FPGAS, fpga_path
+from testbed.stale_home import mount_stale
 
 if TYPE_CHECKING:
     from testbed.cgroups import Cgroups
@@ -37,6 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["Step", "host_mounts"]
 
 HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
+MACHINE = "/mnt"  # where a host that has another root sees the machine's, while its mounts are made
+ADMINISTRATORS_PROGRAMS = "/usr/local/sbin"
+NFT = "/usr/sbin/nft"
 UVM_MAJOR, FPGA_MAJOR, INFINIBAND_MAJOR = 241, 242, 243  # as that of GPUs, see testbed.driver
 
 
@@ -65,6 +74,23 @@ class ReadOnlyRoot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherRoot:
+    """A directory as the root, read-only. The machine's is below it until the mounts are made."""
+
+    root: str
+
+    def describe(self) -> str:
+        return f"pivot_root {self.root} {self.root}{MACHINE}, read-only"
+
+    def execute(self) -> None:
+        private("/")
+        mount(self.root, self.root, flags=MS_BIND)
+        readonly(self.root)
+        pivot_root(self.root, self.root + MACHINE)
+        os.chdir("/")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Filesystem:
     """A mount; ``flags`` as in mount(2)."""
 
@@ -90,8 +116,9 @@ class Unmount:
         return f"umount --lazy {self.target}"
 
     def execute(self) -> None:
-        while os.path.ismount(self.target):
-            umount2(self.target, MNT_DETACH)
+        with contextlib.suppress(OSError):  # EINVAL: there is none any more
+            while True:
+                umount2(self.target, MNT_DETACH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +131,34 @@ class Bind:
 
     def execute(self) -> None:
         mount(self.source, self.target, flags=MS_BIND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoExec:
+    """A mount in which nothing can be executed."""
+
+    target: str
+
+    def describe(self) -> str:
+        return f"mount -o remount,bind,noexec {self.target}"
+
+    def execute(self) -> None:
+        noexec(self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleHome:
+    """The homes, with names and attributes that may be a minute old (see ``testbed.stale_home``)."""
+
+    source: str
+    target: str
+
+    def describe(self) -> str:
+        return f"mount -t fuse {self.source} {self.target}"
+
+    def execute(self) -> None:
+        groups = {user.uid: [group.gid for group in GROUPS if user.name in group.members] for user in USERS}
+        mount_stale(self.source, self.target, groups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +192,20 @@ class Directory:
         user = pwd.getpwnam(self.owner)
         os.chown(path, user.pw_uid, user.pw_gid)
         path.chmod(self.mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A copy of a program."""
+
+    source: str
+    target: str
+
+    def describe(self) -> str:
+        return f"cp {self.source} {self.target}"
+
+    def execute(self) -> None:
+        shutil.copy(self.source, self.target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,26 +248,40 @@ class LoaderCache:
         subprocess.run(["/sbin/ldconfig", "-i", "-X"], check=True, timeout=60, stderr=subprocess.DEVNULL)
 
 
-def host_mounts(host: Host, directories: Directories, cgroups: Cgroups, *, hidden: tuple[str, ...]) -> tuple[Step, ...]:
+def host_mounts(
+    host: Host, plan: Plan, directories: Directories, cgroups: Cgroups, *, root: Path, hidden: tuple[str, ...]
+) -> tuple[Step, ...]:
     """The steps in their order: a source below /tmp or /var must be used before something covers it."""
-    own = directories.host(host.name)
     if host.role is Role.SWITCH:
         return (
             ReadOnlyRoot(writable=str(directories.state)),
             Filesystem(target="/proc", fstype="proc", flags=HARDENED),
         )
+    if root == Path("/"):
+        return (
+            ReadOnlyRoot(writable=str(directories.state)),
+            *mounts_over_root(host, plan, directories, cgroups),
+            *(Hide(target=path) for path in hidden),
+        )
+    beside = replace(directories, state=Path(f"{MACHINE}{directories.state}"))
+    return (OtherRoot(root=str(root)), *mounts_over_root(host, plan, beside, cgroups), Unmount(target=MACHINE))
+
+
+def mounts_over_root(host: Host, plan: Plan, directories: Directories, cgroups: Cgroups) -> tuple[Step, ...]:
+    """All that a host has of its own, whatever its root is; ``directories`` are as the host sees them meanwhile."""
+    own = directories.host(host.name)
     return (
-        ReadOnlyRoot(writable=str(directories.state)),
         overlay("/etc", lower=f"{directories.etc}:/etc", own=own),
         overlay("/opt", lower=f"{directories.opt}:/opt", own=own),
         Bind(source=str(directories.opt / "pinnace"), target="/opt/pinnace"),
         *([overlay(driver.PROGRAMS, lower=driver.PROGRAMS, own=own), LoaderCache()] if host.gpus else ()),
-        Bind(source=str(directories.home), target="/home"),
         *(Unmount(target=target) for target in ("/proc", "/sys", "/dev")),
         Filesystem(target="/proc", fstype="proc", flags=HARDENED),
         Filesystem(target="/sys", fstype="sysfs", flags=HARDENED),
         *cgroup_mounts(cgroups),
         *devices(host),
+        (StaleHome if plan.stale_home else Bind)(source=str(directories.home), target="/home"),
+        *(nft_of_administrators(own) if plan.no_nft else ()),
         Filesystem(target="/run", fstype="tmpfs", options="mode=0755", flags=MS_NOSUID | MS_NODEV),
         Directory(path="/run/lock", mode=0o1777),
         Directory(path="/run/user"),
@@ -217,8 +300,8 @@ def host_mounts(host: Host, directories: Directories, cgroups: Cgroups, *, hidde
         Directory(path="/var/spool/slurmd"),
         Bind(source=str(own / "var-tmp"), target="/var/tmp"),  # noqa: S108
         Bind(source=str(own / "tmp"), target="/tmp"),  # noqa: S108
+        *([NoExec(target="/tmp")] if plan.noexec_tmp else ()),  # noqa: S108
         Hide(target="/root"),
-        *(Hide(target=path) for path in hidden),
     )
 
 
@@ -226,6 +309,16 @@ def overlay(target: str, *, lower: str, own: Path) -> Filesystem:
     upper = own / target.lstrip("/")
     options = f"lowerdir={lower},upperdir={upper},workdir={upper}.work"
     return Filesystem(target=target, fstype="overlay", options=options)
+
+
+def nft_of_administrators(own: Path) -> tuple[Step, ...]:
+    """nft where packages do not put it; what is in its usual place cannot be executed."""
+    copy = f"{ADMINISTRATORS_PROGRAMS}/nft"
+    return (
+        overlay(ADMINISTRATORS_PROGRAMS, lower=ADMINISTRATORS_PROGRAMS, own=own),
+        Copy(source=NFT, target=copy),
+        Bind(source="/dev/null", target=NFT),
+    )
 
 
 def cgroup_mounts(cgroups: Cgroups) -> tuple[Step, ...]:

@@ -7,6 +7,7 @@ after ``setns`` or ``mount`` the files of this package may not be there any more
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 
 __all__ = [
@@ -17,8 +18,12 @@ __all__ = [
     "MS_NODEV",
     "MS_NOEXEC",
     "MS_NOSUID",
+    "libc",
     "mount",
+    "next_mount_namespace",
+    "noexec",
     "pdeathsig",
+    "pivot_root",
     "private",
     "readonly",
     "readwrite",
@@ -44,12 +49,15 @@ MS_BIND = 0x1000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
 MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOEXEC = 0x8
 # <linux/fcntl.h>, <linux/prctl.h>
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
 PR_SET_PDEATHSIG = 1
+NS_GET_MNTNS_ID = 0x8008B705  # <linux/nsfs.h>
 # <asm-generic/unistd.h>: system calls since Linux 5.1 have one number on all architectures
 NR_MOUNT_SETATTR = 442
+NR_PIVOT_ROOT = 41 if os.uname().machine == "aarch64" else 155  # glibc has no function for it
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,6 +83,24 @@ def unshare(flags: int) -> None:
     check(libc.unshare(flags), "unshare")
 
 
+def next_mount_namespace(processor: int) -> int:
+    """The number that a mount namespace made on this processor would have: a child makes one."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.sched_setaffinity(0, {processor})
+            unshare(CLONE_NEWNS)
+            number = bytearray(8)
+            fcntl.ioctl(os.open("/proc/self/ns/mnt", os.O_RDONLY), NS_GET_MNTNS_ID, number)
+            os.write(writer, number)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as told:
+        return int.from_bytes(told.read(), "little")  # 0 where the kernel does not tell
+
+
 def setns(fd: int, flags: int) -> None:
     """``fd`` may be a pidfd: then all of ``flags`` are entered at once (Linux 5.8)."""
     check(libc.setns(fd, flags), "setns")
@@ -95,6 +121,11 @@ def umount2(target: str, flags: int) -> None:
     check(libc.umount2(target.encode(), flags), "umount2", target)
 
 
+def pivot_root(new: str, old: str) -> None:
+    """``new``, a mount point, becomes the root of this namespace; what was it before is then at ``old``, below it."""
+    check(libc.syscall(NR_PIVOT_ROOT, new.encode(), old.encode()), "pivot_root", new)
+
+
 def mount_setattr(path: str, flags: int, attributes: MountAttr) -> None:
     size = ctypes.sizeof(attributes)
     result = libc.syscall(NR_MOUNT_SETATTR, AT_FDCWD, path.encode(), flags, ctypes.byref(attributes), size)
@@ -113,6 +144,11 @@ def readonly(path: str) -> None:
 
 def readwrite(path: str) -> None:
     mount_setattr(path, 0, MountAttr(attr_clr=MOUNT_ATTR_RDONLY))
+
+
+def noexec(path: str) -> None:
+    """Nothing of the mount at ``path`` can be executed any more."""
+    mount_setattr(path, 0, MountAttr(attr_set=MOUNT_ATTR_NOEXEC))
 
 
 def pdeathsig(signal_number: int) -> None:

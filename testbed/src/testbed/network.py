@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import subprocess
 
+from testbed import firewall
 from testbed.errors import BedError
-from testbed.plan import Host, Plan, Role
+from testbed.plan import FAST_NETWORK, Host, Plan, Role
 
 __all__ = ["batch", "connect", "host_batch", "link_batch", "port_batch", "qdisc", "shape", "switch_batch"]
 
 COMMAND_LIMIT = 20.0
+SLOW_RATE = "200mbit"  # of the network that names lead to, in a bed with two
 BURST = "4m"  # more than the largest segment, or the kernel cuts them up
 
 
@@ -30,6 +32,8 @@ def switch_batch(plan: Plan) -> list[str]:
             f"addr add {host.gateway}/{host.network.prefixlen} dev {name}",
             f"link set {name} up",
         ]
+    if plan.two_nets:
+        lines += ["link add br-fast type bridge forward_delay 0", "link set br-fast up"]
     return lines
 
 
@@ -54,12 +58,25 @@ def host_batch(host: Host) -> list[str]:
     ]
 
 
+def fast_link_batch(host: Host, holder: int) -> list[str]:
+    """The link to the fast network, in a bed with two."""
+    return [
+        f"link add {host.fast_port} type veth peer name eth1 netns {holder}",
+        f"link set {host.fast_port} master br-fast up",
+    ]
+
+
+def fast_host_batch(host: Host) -> list[str]:
+    return [f"addr add {host.fast_address}/{FAST_NETWORK.prefixlen} dev eth1", "link set eth1 up"]
+
+
 def qdisc(plan: Plan) -> str:
     """What makes a link slow, in each direction; two hosts are two links apart. Empty for as fast as it goes."""
+    link_rate = plan.link_rate or (SLOW_RATE if plan.two_nets else "")
     if plan.link_delay:
-        rate = f" rate {plan.link_rate}" if plan.link_rate else ""
+        rate = f" rate {link_rate}" if link_rate else ""
         return f"netem delay {plan.link_delay}{rate} limit 100000"
-    return f"tbf rate {plan.link_rate} burst {BURST} latency 50ms" if plan.link_rate else ""
+    return f"tbf rate {link_rate} burst {BURST} latency 50ms" if link_rate else ""
 
 
 def batch(tool: str, holder: int, lines: list[str], *, what: str) -> None:
@@ -81,7 +98,11 @@ def connect(plan: Plan, host: Host, switch: int, holder: int) -> None:
     """Plug a host in."""
     batch("ip", switch, link_batch(host, holder), what=f"The link of {host.name}")
     batch("ip", holder, host_batch(host), what=f"The address of {host.name}")
+    if plan.two_nets and host.role is not Role.OUTSIDE:
+        batch("ip", switch, fast_link_batch(host, holder), what=f"The fast link of {host.name}")
+        batch("ip", holder, fast_host_batch(host), what=f"The fast address of {host.name}")
     shape(plan, host, switch, holder)
+    firewall.close(plan, host, holder)
 
 
 def shape(plan: Plan, host: Host, switch: int, holder: int) -> None:

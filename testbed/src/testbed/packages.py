@@ -1,4 +1,7 @@
-"""The Debian packages that the bed runs: installed when they are missing, without any of their daemons started."""
+"""The Debian packages that the bed runs: installed when they are missing, without any of their daemons started.
+
+Hosts have the machine's, or those of a root of another release (``testbed.roots``).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from typing import TYPE_CHECKING
 from testbed.errors import PackageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["PACKAGES", "ensure", "install_command", "missing", "versions"]
+__all__ = ["OF_MACHINE", "PACKAGES", "deny_daemons", "ensure", "install_command", "missing", "run", "versions"]
 
 PACKAGES = (
     "slurmctld",
@@ -32,20 +35,24 @@ PACKAGES = (
     "iproute2",
     "iperf3",
     "nftables",
+    "openssh-client",
+    "openssh-server",  # for whoever comes from outside; tests start it
     "libfaketime",  # a host whose clock is off
     "libpmix-dev",  # what `srun --mpi=pmix` loads
     "procps",
     "python3",
     "python3-venv",
 )
+OF_MACHINE = ("iproute2",)  # what the bed itself needs, whatever the hosts have
 POLICY = Path("/usr/sbin/policy-rc.d")
 DENY = "#!/bin/sh\n# Written by testbed while it installs packages: none of their daemons may start.\nexit 101\n"
 INSTALL_LIMIT = 900.0
 
 
-def versions() -> dict[str, str]:
-    """The installed ones of the packages, with their versions."""
-    command = ["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status} ${Version}\n", *PACKAGES]
+def versions(names: Sequence[str], root: Path = Path("/")) -> dict[str, str]:
+    """Those of the packages that are installed below a root, with their versions."""
+    where = f"--admindir={root / 'var/lib/dpkg'}"
+    command = ["dpkg-query", where, "-W", "-f", "${binary:Package} ${db:Status-Status} ${Version}\n", *names]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
@@ -58,36 +65,37 @@ def parse_versions(text: str) -> dict[str, str]:
     return {row[0].split(":")[0]: row[2] for row in rows if len(row) == 3 and row[1] == "installed"}
 
 
-def missing(installed: dict[str, str]) -> list[str]:
-    return [name for name in PACKAGES if name not in installed]
+def missing(names: Sequence[str], installed: dict[str, str]) -> list[str]:
+    return [name for name in names if name not in installed]
 
 
-def install_command(names: list[str]) -> list[str]:
+def install_command(names: Sequence[str]) -> list[str]:
     return ["apt-get", "install", "--yes", "--no-install-recommends", *names]
 
 
-def ensure() -> dict[str, str]:
+def ensure(wanted: Sequence[str]) -> dict[str, str]:
     """Install what is missing, with a fresh list of packages only if the one at hand does not do. Returns versions."""
-    names = missing(versions())
+    names = missing(wanted, versions(wanted))
     if names:
         if shutil.which("apt-get") is None:
             raise PackageError(f"Packages are missing, and there is no apt-get: {' '.join(names)}.")
         with no_daemons():
-            if apt(install_command(names)).returncode:
-                update = apt(["apt-get", "update"])
-                result = apt(install_command(names))
+            if run(install_command(names)).returncode:
+                update = run(["apt-get", "update"])
+                result = run(install_command(names))
                 if result.returncode:
                     raise PackageError(
                         f"apt-get cannot install {' '.join(names)}:\n{end(update)}{end(result)}",
                         hint="The packages are those of Debian 12: do /etc/apt/sources.list* point there?",
                     )
-        names = missing(versions())
+        names = missing(wanted, versions(wanted))
         if names:
             raise PackageError(f"apt-get says that all is well, but these are not installed: {' '.join(names)}.")
-    return versions()
+    return versions(wanted)
 
 
-def apt(command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], *, limit: float = INSTALL_LIMIT) -> subprocess.CompletedProcess[str]:
+    """A command that installs packages, with its output in one text."""
     variables = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
         return subprocess.run(
@@ -97,15 +105,22 @@ def apt(command: list[str]) -> subprocess.CompletedProcess[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=INSTALL_LIMIT,
+            timeout=limit,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise PackageError(f"{' '.join(command)} did not end in {INSTALL_LIMIT:.0f} s.") from None
+        raise PackageError(f"{command[0]} did not end in {limit:.0f} s: {' '.join(command)}.") from None
 
 
 def end(result: subprocess.CompletedProcess[str]) -> str:
     return "\n".join(result.stdout.splitlines()[-8:]) + "\n" if result.returncode else ""
+
+
+def deny_daemons(root: Path) -> None:
+    """Have invoke-rc.d refuse to start anything below this root."""
+    policy = root / POLICY.relative_to("/")
+    policy.write_text(DENY)
+    policy.chmod(0o755)
 
 
 @contextmanager
@@ -114,8 +129,7 @@ def no_daemons() -> Iterator[None]:
     if POLICY.exists() and POLICY.read_text() != DENY:
         yield
         return
-    POLICY.write_text(DENY)
-    POLICY.chmod(0o755)
+    deny_daemons(Path("/"))
     try:
         yield
     finally:

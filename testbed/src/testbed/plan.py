@@ -10,10 +10,12 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from testbed.errors import UsageError
+from testbed.generations import DEFAULT, Generation, generation
 
 __all__ = ["GROUPS", "MAX_HOSTS", "SYSTEM_USERS", "USERS", "Group", "Host", "Plan", "Role", "User"]
 
 CLUSTER_NETWORK = IPv4Network("10.50.0.0/24")
+FAST_NETWORK = IPv4Network("10.60.0.0/24")  # of a bed with two; hosts have the same last byte in both
 OUTSIDE_NETWORK = IPv4Network("198.51.100.0/24")  # TEST-NET-2 of RFC 5737: nobody's real addresses
 FIRST_COMPUTE = 10  # n1 is .11, so that addresses and names end alike
 GATEWAY = 254
@@ -22,6 +24,7 @@ GPU_HOSTS = 2
 GPUS_PER_HOST = 2
 GPU_TYPE = "tesla"  # of the last host's; that of the others' have none
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
+SIZE = re.compile(r"(\d+)([KMG]?)")
 DELAY = re.compile(r"\d+(\.\d+)?(us|ms|s)")
 
 
@@ -110,6 +113,15 @@ class Host:
         """The name of the switch's end of this host's link."""
         return f"ve-{self.name}"
 
+    @property
+    def fast_port(self) -> str:
+        """The same of its link to the fast network, in a bed with two."""
+        return f"vf-{self.name}"
+
+    @property
+    def fast_address(self) -> IPv4Address:
+        return FAST_NETWORK[int(self.address) - int(self.network.network_address)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -121,14 +133,42 @@ class Plan:
     fast: bool = False
     cgroups: bool = True
     own_processors: bool = False  # each compute host has one of the machine's, in turn
+    firewall: bool = False  # hosts reach each other on few ports (see ``firewall``)
+    two_nets: bool = False  # hosts have a second, fast network; their names lead to the first, slow one
+    slurm: str = DEFAULT
+    accounting: bool = True
+    private_tmp: bool = False  # every job has a /tmp of its own
+    noexec_tmp: bool = False  # nothing in /tmp can be executed
+    no_nft: bool = False  # nft is in /usr/local/sbin alone, where nobody but administrators looks
+    stale_home: bool = False  # hosts cache what they know of homes (see ``stale_home``)
+    job_submit: bool = False  # a plugin of the site's demands an account, and changes what was asked for
+    maintenance: int = 0  # minutes until all hosts are reserved for the administrators
+    memlock: str = ""  # the limits of all processes: bytes of locked memory, such as 64K
+    nofile: int = 0  # open files
 
     def __post_init__(self) -> None:
+        generation(self.slurm)
+        if self.memlock and not SIZE.fullmatch(self.memlock):
+            raise UsageError(f"{self.memlock!r} is no size.", hint="For example: 64K, 8M.")
+        if self.maintenance < 0 or self.nofile < 0:
+            raise UsageError("Minutes and numbers of files are not negative.")
         if not 1 <= self.hosts <= MAX_HOSTS:
             raise UsageError(f"A bed has 1 to {MAX_HOSTS} compute hosts, not {self.hosts}.")
         if self.link_rate and not RATE.fullmatch(self.link_rate):
             raise UsageError(f"{self.link_rate!r} is no rate.", hint="For example: 10gbit, 100mbit.")
         if self.link_delay and not DELAY.fullmatch(self.link_delay):
             raise UsageError(f"{self.link_delay!r} is no delay.", hint="For example: 50us, 2ms.")
+
+    @property
+    def generation(self) -> Generation:
+        return generation(self.slurm)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits of all processes of the hosts, by the names of the resource module."""
+        found = SIZE.fullmatch(self.memlock)
+        size = {"RLIMIT_MEMLOCK": int(found[1]) * 1024 ** " KMG".index(found[2] or " ")} if found else {}
+        return size | ({"RLIMIT_NOFILE": self.nofile} if self.nofile else {})
 
     @property
     def compute(self) -> tuple[Host, ...]:

@@ -24,10 +24,14 @@ __all__ = [
     "MEMORY_MB",
     "REST_PORT",
     "REST_SOCKET",
+    "SRUN_PORTS",
     "cgroup_conf",
     "fpga_path",
     "gres_conf",
+    "job_submit_lua",
     "my_cnf",
+    "private_tmp_conf",
+    "reservation_command",
     "slurm_conf",
     "slurmdbd_conf",
 ]
@@ -40,12 +44,15 @@ CTLD_PORT = 6817
 SLURMD_PORT = 6818
 DBD_PORT = 6819
 REST_PORT = 6820
+SRUN_PORTS = "60001-60500"  # where srun listens, in a bed with a firewall
 REST_SOCKET = "/run/slurmrestd/slurmrestd.sock"
 JWT_KEY = "/var/spool/slurmctld/jwt_hs256.key"
 MYSQL_SOCKET = "/run/mysqld/mysqld.sock"
 MYSQL_DATA = "/var/spool/mysql"
 ACCOUNTS = tuple(sorted({user.account for user in USERS if user.account}))
 FPGAS = 2  # of each host with GPUs
+SPOOL = "/var/spool/slurmd"
+PRIVATE_TMP_FILE = "job_container.conf"
 TASK_PROLOG = "/etc/slurm/task-prolog"
 FAST = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
 
@@ -71,7 +78,7 @@ def slurm_conf(plan: Plan, controllers: frozenset[str]) -> str:
         "AuthAltTypes": "auth/jwt",
         "AuthAltParameters": f"jwt_key={JWT_KEY}",
         "StateSaveLocation": "/var/spool/slurmctld",
-        "SlurmdSpoolDir": "/var/spool/slurmd",
+        "SlurmdSpoolDir": SPOOL,
         "SlurmctldPidFile": "/run/slurm/slurmctld.pid",
         "SlurmdPidFile": "/run/slurm/slurmd.pid",
         "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
@@ -82,10 +89,6 @@ def slurm_conf(plan: Plan, controllers: frozenset[str]) -> str:
         "JobAcctGatherType": "jobacct_gather/linux",
         "JobAcctGatherFrequency": 1,
         "JobAcctGatherParams": "OverMemoryKill",
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": plan.login.name,
-        "AccountingStorageEnforce": "associations,limits,qos",
-        "AccountingStorageTRES": "gres/gpu",
         "GresTypes": "gpu,fpga",
         "TaskProlog": TASK_PROLOG,
         "SelectType": "select/cons_tres",
@@ -103,8 +106,21 @@ def slurm_conf(plan: Plan, controllers: frozenset[str]) -> str:
         "SlurmdTimeout": 10,
         "ReturnToService": 2,
     }
-    if freezer:
+    if plan.accounting:
+        settings |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": plan.login.name,
+            "AccountingStorageEnforce": "associations,limits,qos",
+            "AccountingStorageTRES": "gres/gpu",
+        }
+    if freezer or plan.private_tmp:
         settings["PrologFlags"] = "Contain"
+    if plan.firewall:
+        settings["SrunPortRange"] = SRUN_PORTS
+    if plan.private_tmp:
+        settings |= private_tmp_setting(plan)
+    if plan.job_submit:
+        settings["JobSubmitPlugins"] = "lua"
     if plan.fast:
         settings["SchedulerParameters"] = FAST
     return conf(settings) + "".join(node_lines(plan)) + "".join(partition_lines(plan))
@@ -146,18 +162,61 @@ def gres_conf(plan: Plan) -> str:
     return "".join([*gpus, *fpgas])
 
 
-def cgroup_conf(controllers: frozenset[str]) -> str:
+def cgroup_conf(plan: Plan, controllers: frozenset[str]) -> str:
     """The plugin is named even where it does nothing: left to itself it looks for a systemd."""
+    automount = {"CgroupAutomount": "no"} if plan.generation.number < (24, 11) else {}  # the only choice since
     return conf(
         {
             "CgroupPlugin": "cgroup/v1",
-            "CgroupAutomount": "no",
+            **automount,
             "CgroupMountpoint": "/sys/fs/cgroup",
             "ConstrainCores": "no",
             "ConstrainRAMSpace": "no",
             "ConstrainDevices": "yes" if "devices" in controllers else "no",
         }
     )
+
+
+def private_tmp_setting(plan: Plan) -> dict[str, object]:
+    """The same plugin has had another name since 25.11; its file has kept its own."""
+    if plan.generation.number < (25, 11):
+        return {"JobContainerType": "job_container/tmpfs"}
+    return {"NamespaceType": "namespace/tmpfs"}
+
+
+def private_tmp_conf() -> str:
+    """Of job_container/tmpfs: a /tmp and a /dev/shm for each job, which go with it."""
+    return conf({"AutoBasePath": "true", "BasePath": f"{SPOOL}/private"})
+
+
+def job_submit_lua() -> str:
+    """As many sites have it: no job without an account, short ones into the partition for these, a limit for all."""
+    return """\
+function slurm_job_submit(job, partitions, uid)
+   if job.account == nil then
+      slurm.log_user("Please say on whose account: --account=research")
+      return slurm.ERROR
+   end
+   if job.time_limit == slurm.NO_VAL then
+      job.time_limit = 30
+   end
+   if job.partition == nil and job.time_limit <= 10 then
+      job.partition = "short"
+   end
+   return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+   return slurm.SUCCESS
+end
+"""
+
+
+def reservation_command(plan: Plan) -> list[str]:
+    """All hosts for the administrators: jobs that would not have ended by then do not start."""
+    start = f"StartTime=now+{plan.maintenance}minutes"
+    who = ["Users=root", "Nodes=ALL", "Flags=MAINT"]
+    return ["scontrol", "create", "reservation", "ReservationName=maintenance", start, "Duration=120", *who]
 
 
 def slurmdbd_conf(plan: Plan) -> str:

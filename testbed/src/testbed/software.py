@@ -1,7 +1,8 @@
 """The site's software: a Python project in /opt/pinnace of every host, as staff would install it.
 
-The hosts have no network to the outside, so the wheels are made on the machine, with Debian's Python, which is the one
-that the hosts have. Not editable: the users of the bed cannot read the checkout, and shall see what a user would get.
+The hosts have no network to the outside, so the wheels are made or downloaded on the machine, for the Python of the
+hosts' release of Debian. Not editable: the users of the bed cannot read the checkout, and shall see what a user would
+get.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from testbed.errors import BedError
+from testbed.generations import DEFAULT, generation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +33,8 @@ def install(bed: Bed, project: Path, *, share: Path | None = None, extras: str =
     ``extras`` are those of its optional dependencies that are wanted, in brackets: ``[s3]``.
     """
     inside = bed.directories.opt / "pinnace"
-    shutil.copytree(make_wheels(project, bed.directories.cache, extras), inside / "wheels", dirs_exist_ok=True)
+    wheels = make_wheels(project, bed.directories.cache, extras, python=bed.plan.generation.python)
+    shutil.copytree(wheels, inside / "wheels", dirs_exist_ok=True)
     argv = [
         "install",
         "--quiet",
@@ -55,19 +58,30 @@ def project_name(project: Path) -> str:
     return next(line.split('"')[1] for line in lines if line.startswith("name = "))
 
 
-def make_wheels(project: Path, cache: Path, extras: str = "") -> Path:
-    """The project's wheel, made anew, and those of its dependencies, downloaded when they have changed."""
-    checkout = hashlib.sha256(f"{project}{extras}".encode()).hexdigest()[:8]
+def make_wheels(project: Path, cache: Path, extras: str = "", *, python: str = generation(DEFAULT).python) -> Path:
+    """The project's wheel, made anew, and those of its dependencies, downloaded when they have changed.
+
+    The project's own is good for every Python, those of dependencies for this version.
+    """
+    checkout = hashlib.sha256(f"{project}{extras}{python}".encode()).hexdigest()[:8]
     wheels, pip = cache / f"wheels-{checkout}", make_pip(cache / "wheel-tools")
     constraints = project / "constraints.txt"
     wanted = hashlib.sha256((project / "pyproject.toml").read_bytes() + constraints.read_bytes()).hexdigest()
     stamp = wheels / "dependencies"
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(wheels, ignore_errors=True)
-        run([pip, "wheel", "--quiet", f"--constraint={constraints}", f"--wheel-dir={wheels}", f"{project}{extras}"])
-        stamp.write_text(wanted)
     run([pip, "wheel", "--quiet", "--no-build-isolation", "--no-deps", f"--wheel-dir={wheels}", str(project)])
+    if not stamp.exists():
+        [own] = wheels.glob("*.whl")
+        run([pip, *download_argv(f"{own}{extras}", wheels, constraints, python)])
+        stamp.write_text(wanted)
     return wheels
+
+
+def download_argv(requirement: str, wheels: Path, constraints: Path, python: str) -> list[str]:
+    """pip's words for the wheels that another Python would get on this machine."""
+    version = ["--only-binary=:all:", f"--python-version={python}"]
+    return ["download", "--quiet", *version, f"--constraint={constraints}", f"--dest={wheels}", requirement]
 
 
 def make_pip(path: Path) -> str:

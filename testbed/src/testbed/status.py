@@ -69,7 +69,7 @@ def host_state(host: Host, hosts: Hosts, *, cut: frozenset[str]) -> HostState:
 
 def host_status(host: Host, hosts: Hosts, *, cut: frozenset[str], node: str) -> HostStatus:
     holder = hosts.holders.get(host.name)
-    pids = {daemon.name: pid_of(daemon, hosts) for daemon in daemons_of(host)}
+    pids = {daemon.name: pid_of(daemon, hosts) for daemon in daemons_of(host, accounting=hosts.plan.accounting)}
     return HostStatus(
         name=host.name,
         role=host.role,

@@ -52,7 +52,7 @@ def test_it_ends_like_its_pod_where_slurm_put_it(cluster: Cluster) -> None:
     there = submit(cluster, script, host=host, memory="300M")
     assert ends(cluster, number, 7) == f"job {number}\nslurm-job-{number}\n"
     assert (cluster.alice.home / "was-here").exists()
-    assert ends(cluster, there, 8) == f"2001\n{host}\n"
+    assert ends(cluster, there, 8) == f"{cluster.alice.home.stat().st_uid}\n{host}\n"
     assert nodes(cluster) == before
     assert cluster.phase(f"slurm-job-{number}") == cluster.phase(f"slurm-job-{there}") == ""
     directory = cluster.alice.home / ".local/share/pinnace/clusters" / CLUSTER

@@ -232,9 +232,9 @@ def sleeps(pid: int) -> bool:
 
 def test_pause_stays_and_reaps(pause: tuple[subprocess.Popen[bytes], int]) -> None:
     process, pid = pause
-    orphans = "for i in 1 2 3; do sleep 0.5 & done"
+    orphans = "for i in 1 2 3; do sleep 1 & done"
     subprocess.run(["nsenter", f"--target={pid}", "--pid", "sh", "-c", orphans], check=True, timeout=10)
-    assert [name_of(child) for child in children(pid)] == ["sleep"] * 3
+    wait_until("three orphans", lambda: [name_of(child) for child in children(pid)] == ["sleep"] * 3, limit=5)
     wait_until("the orphans to be reaped", lambda: not children(pid), limit=5)
     assert process.poll() is None
 

@@ -15,7 +15,7 @@ EVERY = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
 @EVERY
 def test_references_are_valid_and_local(recipe: Recipe) -> None:
-    assert re.fullmatch(r"localhost/pinnace-test/[a-z]+:[0-9]+", recipe.reference)
+    assert re.fullmatch(r"localhost/pinnace(-test)?/[a-z]+:[0-9]+", recipe.reference)
 
 
 @EVERY

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.network import table
-from benchmarks.network.measurements import MEASUREMENTS, Measurement, NetworkPath, Target, Unit, command
+from benchmarks.network import ordinary, table
+from benchmarks.network.measurements import MEASUREMENTS, Client, Measurement, NetworkPath, Target, Unit, command
 from benchmarks.network.objects import addresses, objects
 from benchmarks.network.plot import MOST_TICKS, Scale, svg
 from benchmarks.network.results import Result, Sample, as_json, read_sample
@@ -26,6 +28,7 @@ THROUGHPUT = Measurement(
     what="TCP, 1 stream,",
     target=Target.POD,
     unit=Unit.THROUGHPUT,
+    client=Client.IPERF3,
     options=("--parallel", "8"),
     goals={NetworkPath.NATIVE: 0.9, NetworkPath.GENERAL: 0.42},
 )
@@ -33,6 +36,7 @@ LATENCY = Measurement(
     what="UDP <request/response>",
     target=Target.HOST,
     unit=Unit.TIME,
+    client=Client.RR,
     options=("udp",),
     goals={NetworkPath.NATIVE: 1.5},
 )
@@ -122,11 +126,22 @@ def test_times_are_read_from_rr() -> None:
     assert read_sample(LATENCY, output, requests=2000) == Sample(value=90.5, cpu=0.25, p99=200.0)
 
 
-def test_the_commands_name_the_address_and_how_long() -> None:
-    iperf3 = command(THROUGHPUT, "192.0.2.1", rr="/rr", seconds=7, requests=5)
-    assert " ".join(iperf3) == "/rr cpu iperf3 --json --affinity 1,0 --time 7 --parallel 8 --client 192.0.2.1"
-    rr = command(LATENCY, "192.0.2.1", rr="/rr", seconds=7, requests=5)
-    assert " ".join(rr) == "/rr udp 192.0.2.1 5300 5"
+def test_times_of_other_clients_are_followed_by_the_cpu_time() -> None:
+    output = '{"median": 90.5, "p99": 200.0}\n{"cpu_seconds": 0.50}\n'
+    assert read_sample(LATENCY, output, requests=2000) == Sample(value=90.5, cpu=0.25, p99=200.0)
+
+
+@pytest.mark.parametrize(
+    ("measurement", "expected"),
+    [
+        (THROUGHPUT, "/rr cpu iperf3 --json --affinity 1,0 --time 7 --parallel 8 --client 192.0.2.1"),
+        (LATENCY, "/rr on 1 udp 192.0.2.1 5300 5"),
+        (replace(LATENCY, client=Client.PYTHON), "/rr on 1 cpu python3 /ordinary.py udp 192.0.2.1 5301 5"),
+    ],
+)
+def test_the_commands_name_the_address_and_how_long(measurement: Measurement, expected: str) -> None:
+    argv = command(measurement, "192.0.2.1", rr="/rr", python="/ordinary.py", seconds=7, requests=5)
+    assert " ".join(argv) == expected
 
 
 def test_every_measurement_has_an_address_on_every_path_and_a_name_of_its_own() -> None:
@@ -156,21 +171,30 @@ def rr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("server", "mode"), [("serve-tcp", "tcp"), ("serve-tcp", "connect"), ("serve-udp", "udp")])
 def test_rr_measures_what_its_server_answers(rr: Path, server: str, mode: str) -> None:
+    assert times_of([str(rr)], server, mode)["cpu_seconds"] >= 0
+
+
+@pytest.mark.parametrize("mode", ["tcp", "connect", "udp"])
+def test_ordinary_programs_measure_what_their_server_answers(mode: str) -> None:
+    times_of([sys.executable, ordinary.__file__], "serve", mode)
+
+
+def times_of(program: list[str], server: str, mode: str) -> dict[str, float]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    argv = [str(rr), mode, "127.0.0.1", port, "50"]
-    with subprocess.Popen([str(rr), server, port]) as process:
+    argv = [*program, mode, "127.0.0.1", port, "50"]
+    with subprocess.Popen([*program, server, port]) as process:
         try:
             deadline = time.monotonic() + 10
             while (result := subprocess.run(argv, capture_output=True, check=False, timeout=30)).returncode:
                 assert time.monotonic() < deadline, result.stderr
         finally:
             process.terminate()
-    times = json.loads(result.stdout)
+    times: dict[str, float] = json.loads(result.stdout)
     assert 0 < times["median"] <= times["p99"]
-    assert times["cpu_seconds"] >= 0
     assert subprocess.run(argv, capture_output=True, check=False, timeout=30).returncode  # nobody answers now
+    return times
 
 
 def test_rr_prints_the_cpu_time_after_the_output_of_a_command(rr: Path) -> None:

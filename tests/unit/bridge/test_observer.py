@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pinnace.bridge.observer import Observer, WatchedJob
-from pinnace.errors import SlurmUnreachableError
+from pinnace.errors import SlurmError, SlurmUnreachableError
 from pinnace.slurm.endpoint import Endpoint
 from pinnace.slurm.jobs import QueuedJob
 from pinnace.slurm.rest import Rest
@@ -87,6 +87,37 @@ def test_what_is_known_of_one_number_is_not_said_of_another() -> None:
     slurm.answering.release()
 
 
+class Forgetful(Queue):
+    """A Slurm that answers as it is told to, one answer after another; its accounting knows nothing."""
+
+    def __init__(self, *answers: bool) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    def jobs(self, ours: Callable[[str], bool]) -> list[QueuedJob]:
+        shown = super().jobs(ours)
+        return shown if self.answers.pop(0) else []
+
+    def accounted(self, _jobs: object) -> dict[int, object]:
+        return {}
+
+
+def test_a_job_that_is_shown_again_was_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if another answer lacks it much later: what was asked of accounting begins anew."""
+    monkeypatch.setattr("pinnace.bridge.observer.ACCOUNTING_TIMEOUT", 0.5)
+    slurm = Forgetful(False, True, False)
+    observer = Observer(cast("Backend", slurm), lambda _key: None)
+    watched = {TAG: WatchedJob(key="job", tag=TAG, id=7, interval=0.1)}
+    observer._watched = dict(watched)
+    for reports in (0, 1, 0):
+        slurm.answering.release()
+        observer._poll(watched)
+        assert len(observer.reports(TAG) or ()) == reports
+        if not reports:
+            assert observer.accounted(TAG) == (False, ())
+        time.sleep(0.6)
+
+
 def test_one_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pinnace.slurm.rest.ANSWER_LIMIT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -99,3 +130,20 @@ def test_one_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatc
         silent.settimeout(0.1)
         with pytest.raises(TimeoutError):
             silent.accept()  # the second time nobody was asked
+
+
+class Unaccounted(Forgetful):
+    def accounted(self, _jobs: object) -> dict[int, object]:
+        raise SlurmError("sacct: Slurm accounting storage is disabled")
+
+
+def test_what_slurm_has_forgotten_is_lost_where_there_is_no_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinnace.bridge.observer.ACCOUNTING_ERROR_TIMEOUT", 0.0)
+    slurm = Unaccounted(False, False)
+    observer = Observer(cast("Backend", slurm), lambda _key: None)
+    watched = {TAG: WatchedJob(key="job", tag=TAG, id=7, interval=0.1)}
+    observer._watched = dict(watched)
+    observer.accounted(TAG)
+    slurm.answering.release()
+    observer._poll(watched)
+    assert observer.accounted(TAG) == (True, ())

@@ -21,7 +21,7 @@ def test_a_follower_tells_everything_and_ends_like_the_job(tmp_path: Path) -> No
     out, mark = tmp_path / "a job.out", tmp_path / "mark"
     out.write_bytes(b"first\n")
     variables = {"PATH": "/bin:/usr/bin", "many": "", "TMPDIR": str(tmp_path)}
-    argv = ["sh", "-c", pods.FOLLOW, "follow", str(mark), str(tmp_path / "*.out")]
+    argv = ["sh", "-c", pods.FOLLOW, "follow", *map(pods.to_be_listed, (str(mark), str(tmp_path / "*.out")))]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=variables) as process:
         assert process.stdout
         assert process.stdout.readline() == b"first\n"

@@ -42,3 +42,35 @@ def test_a_second_signal_does_not_cut_short_what_the_first_has_begun(
         output, _ = process.communicate(timeout=30)
     assert output.splitlines() == ["ended", *([] if first == signal.SIGINT else [str(128 + first)])]
     assert process.returncode == 0
+
+
+ONE_OF_SEVERAL = """
+import time
+from pinnace.cli.interruption import postponed, terminate_on_signals
+terminate_on_signals()
+try:
+    with postponed():
+        print("ending", flush=True)
+        time.sleep(1)
+        print("ended", flush=True)
+    print("goes on", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+except SystemExit as error:
+    print(error.code, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signum", "last"), [(None, "goes on"), (signal.SIGINT, "interrupted"), (signal.SIGTERM, "143")]
+)
+def test_a_signal_while_one_of_several_clusters_ends_is_obeyed_after_that(
+    signum: signal.Signals | None, last: str
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ONE_OF_SEVERAL], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ending\n"
+        if signum:
+            process.send_signal(signum)
+        output, _ = process.communicate(timeout=30)
+    assert output.splitlines() == ["ended", last]

@@ -36,6 +36,8 @@ def test_a_cluster_without_a_job_has_just_ended() -> None:
 def test_a_job_that_waits_says_when_it_may_start_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     job = QueuedJob(id=12, state=JobState.PENDING, reason="Priority", partition="main")
     assert describe_pending(job) == "job 12 is pending in main (Priority)"
+    reserved = replace(job, reason="ReqNodeNotAvail, Reserved for maintenance")
+    assert describe_pending(reserved).endswith("maintenance); it could run before that with a shorter time limit (-t)")
     monkeypatch.setenv("TZ", "UTC-2")
     time.tzset()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -154,3 +155,18 @@ def test_what_containers_have_printed_is_seen_although_it_is_enough(api: ApiServ
 
     assert followed.follow(slowly, nothing, enough) == 0
     assert lines == [("ended/main", "first"), ("ended/main", "last")]
+
+
+def test_a_log_that_cannot_be_had_yet_is_asked_for_again(api: ApiServer) -> None:
+    log = f"{PODS}/ended/log"
+    api.refused[log] = 500
+    lines: list[str] = []
+
+    def enough() -> bool:
+        show(api, pod("ended", "Succeeded"))
+        api.objects[log] = "first\nlast\n"
+        threading.Timer(0.5, api.refused.clear).start()
+        return True
+
+    assert workload(api, web="Deployment").follow(lambda _, line: lines.append(line), nothing, enough) == 0
+    assert lines == ["first", "last"]

@@ -68,3 +68,10 @@ def test_memory_is_asked_for_only_if_the_user_does_not(
     options: list[str], environment: dict[str, str], *, added: bool
 ) -> None:
     assert (with_memory(options, environment) != options) is added
+
+
+def test_a_site_may_say_how_much_memory_a_node_has_or_that_it_wants_none() -> None:
+    assert with_memory([], {"PINNACE_MEMORY": "8G"}) == ["--mem=8G"]
+    assert with_memory([], {"PINNACE_MEMORY": "none"}) == []
+    assert with_memory([], {"PINNACE_MEMORY": "none"}, "500M") == []
+    assert with_memory(["--mem=1G"], {"PINNACE_MEMORY": "8G"}) == ["--mem=1G"]

@@ -82,7 +82,7 @@ def test_every_real_binary_says_its_version(real_store: Path) -> None:
     assert " v2.4.2" in said("containerd", "ctr", "--version")
     assert "runc version 1.5.2" in said("runc", "runc", "--version")
     assert "libseccomp:" in said("runc", "runc", "--version")
-    assert "v1.9.1" in said("cni-plugins", "bridge", "--version")
+    assert "v1.9.1" in said("cni-plugins", "ptp", "--version")
     assert " v3.1.2" in said("distribution", "registry", "--version")
     assert "v0.9.0" in said("metrics-server", "metrics-server", "--version")
 
@@ -92,7 +92,7 @@ def test_every_real_binary_says_its_version(real_store: Path) -> None:
 def test_a_build_from_empty_caches_gives_the_pinned_bytes(pinnace: Pinnace, tmp_path: Path) -> None:
     """Another GOCACHE, another directory, the same bytes: `go build` itself is reproducible, and so are our flags."""
     result = pinnace("fetch", "--from", "build", SMALL, timeout=840, GOCACHE=str(tmp_path / "cache"))
-    assert "building bridge" in result.stderr
+    assert "building ptp" in result.stderr
     row = json.loads(pinnace("fetch", "--list", SMALL, "-o", "json").stdout)[0]
     assert row["origin"] == "build"
     pins = (manifest()[SMALL].lock / "SHA256SUMS").read_text()
@@ -153,7 +153,7 @@ def test_two_at_once_do_the_work_once(pinnace: Pinnace) -> None:
         both = [stack.enter_context(pinnace.popen("fetch", "--from", "build", SMALL)) for _ in range(2)]
         output = [process.communicate(timeout=280)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], output
-    assert sum("building bridge" in text for text in output) == 1, output
+    assert sum("building ptp" in text for text in output) == 1, output
     assert sum("waiting for process" in text or "meanwhile" in text for text in output) == 1, output
 
 

@@ -6,8 +6,9 @@ import http
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from pinnace.controlplane.bootstrap import admit_nodes, create_all
+from pinnace.controlplane.bootstrap import NodeAdmission, create_all
 from pinnace.errors import ApiError
+from pinnace.kube.watch import Changed, Listed
 from pinnace.network.addresses import choose
 
 if TYPE_CHECKING:
@@ -18,15 +19,10 @@ READY = [{"type": "Ready", "status": "True"}]
 
 
 class FakeApi:
-    """An API server with these nodes and Services. It fails on what it does not know."""
+    """An API server with this Service. It fails on what it does not know."""
 
-    def __init__(self, *nodes: dict[str, Any]) -> None:
-        self.nodes = nodes
+    def __init__(self) -> None:
         self.patched: dict[str, Any] = {}
-
-    def get(self, path: str) -> Any:
-        assert path == "/api/v1/nodes"
-        return {"items": list(self.nodes)}
 
     def patch(self, path: str, body: Any) -> None:
         self.patched[path] = body
@@ -48,10 +44,24 @@ def node(name: str, *addresses: str) -> dict[str, Any]:
 
 def test_nodes_that_are_not_ours_are_left_alone() -> None:
     """The bridge shows Slurm's partitions as nodes, which have no address."""
-    api = FakeApi(node("slurm-main"), node("stranger", "192.0.2.1"), node("n1", str(RANGES.node(0))))
-    admit_nodes(cast("Api", api), RANGES, until=time.monotonic() + 0.1)
+    found = [node("slurm-main"), node("stranger", "192.0.2.1"), node("n1", str(RANGES.node(0)))]
+    api = FakeApi()
+    NodeAdmission(cast("Api", api), RANGES).note(Listed(kind="nodes", objects=found))
     assert list(api.patched) == ["/api/v1/nodes/n1"]
     assert api.patched["/api/v1/nodes/n1"]["spec"]["podCIDR"] == str(RANGES.pods_of(0))
+
+
+def test_a_node_is_admitted_once_when_it_has_become_ready() -> None:
+    api = FakeApi()
+    admission = NodeAdmission(cast("Api", api), RANGES)
+    late = node("n2", str(RANGES.node(1)))
+    admission.note(Listed(kind="nodes", objects=[late | {"status": late["status"] | {"conditions": []}}]))
+    assert not api.patched
+    late["spec"]["taints"] = [{"key": "node.kubernetes.io/not-ready"}, {"key": "example.com/own"}]
+    admission.note(Changed(kind="nodes", object=late, gone=False))
+    assert api.patched.pop("/api/v1/nodes/n2")["spec"]["taints"] == [{"key": "example.com/own"}]
+    admission.note(Changed(kind="nodes", object=late, gone=False))
+    assert not api.patched, "somebody may have tainted it since"
 
 
 def test_what_is_there_already_is_not_asked_for_again_and_again() -> None:

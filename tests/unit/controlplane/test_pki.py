@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import ipaddress
 import json
+import ssl
 import stat
 from typing import TYPE_CHECKING
 
@@ -65,3 +67,24 @@ def test_a_kubeconfig_names_its_server_and_has_its_own_key(tmp_path: Path) -> No
     document = json.loads((tmp_path / "scheduler.kubeconfig").read_text())
     assert document["clusters"][0]["cluster"]["server"] == f"https://{RANGES.node(0)}:6443"
     assert document["users"][0]["user"]["client-key-data"]
+
+
+def test_verification_as_strict_as_that_of_python_from_3_13_on_accepts_them(tmp_path: Path) -> None:
+    pki.create_control_plane(tmp_path, RANGES, "cluster.local")
+    client, server = ssl.create_default_context(cafile=tmp_path / "ca.crt"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    client.load_cert_chain(tmp_path / "admin.crt", tmp_path / "admin.key")
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(tmp_path / "ca.crt")
+    server.verify_flags |= ssl.VERIFY_X509_STRICT
+    server.load_cert_chain(tmp_path / "apiserver.crt", tmp_path / "apiserver.key")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=pki.SERVER_NAME),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for end in ends * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    ends[0].write(b"asked")
+    assert ends[1].read() == b"asked"

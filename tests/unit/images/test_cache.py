@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -119,6 +120,18 @@ def test_of_several_the_one_used_last_is_taken(pool: Path, nodes: list[subproces
     second = closed(pool, at=time.time() - 30)
     assert first != second
     assert start_node(nodes, pool) == second
+
+
+def test_of_several_the_one_with_the_wanted_image_is_taken(pool: Path) -> None:
+    first = closed(pool, at=time.time() - 60)
+    with (first / scratch.LOCK).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = closed(pool, at=time.time() - 30)
+    blob = first / cache.CONTAINERD / cache.BLOBS / "ab"
+    blob.parent.mkdir(parents=True)
+    blob.touch()
+    lease = cache.take(pool, FITS, ["sha256:ab", "sha256:cd"])
+    assert lease.path == first != second
 
 
 def test_what_a_killed_node_left_is_never_taken_and_swept(pool: Path, nodes: list[subprocess.Popen[str]]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from pinnace.network.addresses import CANDIDATES, Ranges, choose, parse, routes
+from pinnace.network.addresses import MAX_PODS, USABLE, Ranges, choose, parse, routes
 
 RANGES = choose([])
 
@@ -35,25 +37,79 @@ def test_ranges_shadow_no_network_of_the_site() -> None:
     assert not any(network.overlaps(other) for network in chosen.all for other in occupied)
 
 
-def test_ranges_do_not_overlap_each_other() -> None:
-    first, second, third = RANGES.all
-    assert not first.overlaps(second)
-    assert not second.overlaps(third)
-    assert not first.overlaps(third)
+def check(ranges: Ranges, nodes: int) -> None:
+    """What holds for the ranges of every cluster, however many nodes it has and wherever they are."""
+    assert ranges.max_nodes >= nodes
+    for one, other in itertools.combinations(ranges.all, 2):
+        assert not one.overlaps(other)
+    assert all(any(network.subnet_of(usable) for usable in USABLE) for network in ranges.all)
+    assert ranges.services.prefixlen >= 12, "the API server takes no larger range"
+    assert ranges.dns in ranges.services
+    assert ranges.resolver in ranges.nodes
+    indices = {*range(min(nodes, 5)), nodes // 2, nodes - 1, ranges.last_index}
+    for index in indices:
+        pods, address = ranges.pods_of(index), ranges.node(index)
+        assert pods.subnet_of(ranges.pods)
+        assert 0 < ranges.max_pods <= pods.num_addresses - 4, "network, bridge, broadcast, and one to spare"
+        assert address in ranges.nodes
+        assert address not in {ranges.resolver, ranges.nodes[0], ranges.nodes[-1]}
+        for owned in (address, pods[0], pods[1], pods[-1]):
+            assert ranges.owner(int(owned)) == index
+    for one, other in itertools.combinations(indices, 2):
+        assert not ranges.pods_of(one).overlaps(ranges.pods_of(other))
+    assert Ranges.from_json(ranges.to_json()) == ranges
+
+
+@pytest.mark.parametrize("nodes", [1, 255, 256, 257, 1000, 4000])
+def test_there_are_addresses_for_every_number_of_nodes(nodes: int) -> None:
+    ranges = choose([], nodes=nodes)
+    check(ranges, nodes)
+    assert ranges.max_pods == MAX_PODS
+
+
+def test_clusters_that_ask_for_no_more_hide_no_more_of_the_sites_network() -> None:
+    assert choose([], nodes=256) == choose([]) == choose([], nodes=1, joining=250)
+    assert [str(network) for network in RANGES.all] == ["10.42.0.0/16", "10.244.0.0/16", "10.96.0.0/16"]
+
+
+def test_nodes_that_may_join_have_room_too() -> None:
+    check(choose([], nodes=10, joining=3000), 3010)
+
+
+def test_ranges_never_overlap_whatever_the_sites_networks_are() -> None:
+    dice = random.Random(18)  # noqa: S311
+    for _ in range(200):
+        occupied = [
+            IPv4Network((int(usable.network_address) | dice.getrandbits(32 - usable.prefixlen), prefix), strict=False)
+            for usable in dice.choices(USABLE, k=dice.randrange(12))
+            for prefix in [dice.randrange(usable.prefixlen + 1, 33)]
+        ]
+        nodes = dice.choice([1, 2, 255, 256, 300, 4000])
+        try:
+            ranges = choose(occupied, nodes=nodes)
+        except ValueError:
+            assert sum(network.num_addresses for network in occupied) > 1 << 20, "there was room"
+            continue
+        check(ranges, nodes)
+        assert not any(network.overlaps(other) for network in ranges.all for other in occupied)
+
+
+def test_where_little_is_free_each_node_has_fewer_pods() -> None:
+    occupied = [network for network in USABLE if network != IPv4Network("172.16.0.0/12")]
+    check(ranges := choose(occupied, nodes=4000), 4000)
+    assert ranges.max_pods == 122
 
 
 def test_a_site_that_uses_everything_is_told_so() -> None:
-    with pytest.raises(ValueError, match="pods"):
-        choose([IPv4Network(text) for text in CANDIDATES["pods"]])
+    with pytest.raises(ValueError, match="no free address range for nodes, in a cluster of up to 256 nodes"):
+        choose(USABLE)
+    with pytest.raises(ValueError, match="no free address range for pods"):
+        choose([network for network in USABLE if network != IPv4Network("192.168.0.0/16")], nodes=4000)
 
 
-@pytest.mark.parametrize("index", [0, 1, 7, 254])
-def test_every_address_of_a_node_and_its_pods_is_owned_by_it(index: int) -> None:
-    assert RANGES.owner(int(RANGES.node(index))) == index
-    pods = RANGES.pods_of(index)
-    assert pods.subnet_of(RANGES.pods)
-    for address in (pods[0], pods[1], pods[-1]):
-        assert RANGES.owner(int(address)) == index
+def test_a_cluster_of_an_earlier_version_has_a_24_for_each_node() -> None:
+    data = {name: text for name, text in RANGES.to_json().items() if name != "pod_prefix"}
+    assert Ranges.from_json(data) == RANGES
 
 
 @pytest.mark.parametrize("address", ["10.41.255.255", "10.43.0.0", "10.96.0.1", "8.8.8.8", "10.42.0.0"])
@@ -69,27 +125,45 @@ def test_fixed_addresses_lie_in_their_ranges() -> None:
     assert RANGES.resolver not in {RANGES.node(index) for index in range(1000)}
 
 
-def test_ranges_survive_the_clusters_file() -> None:
-    assert Ranges.from_json(RANGES.to_json()) == RANGES
-
-
 @pytest.mark.parametrize(
-    ("text", "nodes", "room"),
-    [("10.128.0.0/16", 128, 128), ("10.0.0.0/8", 2, 32768), ("192.168.4.0/22", 2, 2), ("172.20.8.0/23", 1, 1)],
+    ("text", "nodes", "room", "pods"),
+    [
+        ("10.128.0.0/16", 128, 128, 250),
+        ("10.128.0.0/16", 129, 256, 122),
+        ("10.128.0.0/16", 2000, 2048, 10),
+        ("10.0.0.0/8", 2, 32768, 250),
+        ("100.64.0.0/11", 4000, 4096, 250),
+        ("192.168.4.0/22", 2, 2, 250),
+        ("192.168.4.0/22", 3, 4, 122),
+        ("172.20.8.0/23", 1, 1, 250),
+        ("10.1.0.0/24", 1, 1, 122),
+        ("10.1.0.0/24", 8, 8, 10),
+        ("10.1.0.64/26", 2, 2, 10),
+    ],
 )
-def test_a_network_of_the_users_is_split_into_the_three_ranges(text: str, nodes: int, room: int) -> None:
+def test_a_network_of_the_users_is_split_into_the_three_ranges(text: str, nodes: int, room: int, pods: int) -> None:
     ranges = parse(text, nodes=nodes, occupied=[])
-    assert ranges.max_nodes == room
+    check(ranges, nodes)
+    assert (ranges.max_nodes, ranges.max_pods) == (room, pods)
     assert all(network.subnet_of(IPv4Network(text)) for network in ranges.all)
-    first, second, third = ranges.all
-    assert not first.overlaps(second)
-    assert not second.overlaps(third)
-    assert not first.overlaps(third)
-    assert ranges.services.prefixlen >= 12, "the API server takes no larger range"
-    assert ranges.owner(int(ranges.node(nodes - 1))) == nodes - 1
-    assert ranges.pods_of(nodes - 1).subnet_of(ranges.pods)
-    assert ranges.resolver != ranges.node(nodes - 1)
-    assert ranges.dns in ranges.services
+
+
+def test_every_network_either_carries_the_nodes_or_is_refused_with_one_that_does() -> None:
+    for prefix, nodes in itertools.product(range(8, 31), (1, 2, 3, 16, 255, 256, 4000, 32768, 200000)):
+        try:
+            check(parse(f"10.0.0.0/{prefix}", nodes=nodes, occupied=[]), nodes)
+            continue
+        except ValueError as error:
+            message = str(error)
+        sizes = re.findall(r"/(\d+) \(", message)
+        assert sizes or nodes > 100_000
+        for size in sizes:
+            check(parse(f"10.0.0.0/{size}", nodes=nodes, occupied=[]), nodes)
+
+
+def test_nodes_that_need_not_join_take_no_more_than_they_may_from_others() -> None:
+    assert parse("10.1.0.0/18", nodes=2, joining=100, occupied=[]).capacity == "up to 128 node(s) with 58 pods each"
+    assert parse("10.1.0.0/20", nodes=2, joining=100, occupied=[]).capacity == "up to 8 node(s) with 250 pods each"
 
 
 @pytest.mark.parametrize(
@@ -102,9 +176,15 @@ def test_a_network_of_the_users_is_split_into_the_three_ranges(text: str, nodes:
         ("8.8.0.0/16", 1, "not for private use: take a network within 10.0.0.0/8"),
         ("10.0.0.0/7", 1, "not for private use"),
         ("127.0.0.0/8", 1, "not for private use"),
-        ("10.1.0.0/24", 1, "too small for 1 node(s): take a /23"),
-        ("10.1.0.0/22", 3, "too small for 3 node(s): take a /21"),
-        ("10.1.0.0/16", 129, "take a /15"),
+        ("10.1.0.0/27", 1, "too small for 1 node(s); take a /23 (250 pods on each node), or at least a /26 (26 pods)"),
+        (
+            "10.1.0.0/24",
+            9,
+            "10.1.0.0/24 is too small for 9 node(s): it has addresses for 8; take a /19 (250 pods on each node), or at "
+            "least a /23 (10 pods)",
+        ),
+        ("10.1.0.0/16", 4000, "take a /11 (250 pods on each node), or at least a /15 (10 pods)"),
+        ("10.0.0.0/16", 200000, "no network is large enough for 200000 nodes"),
         ("10.50.0.0/16", 1, "overlaps with 10.50.0.0/24, which this host has a route to"),
     ],
 )

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from pinnace.network.listening import PortRange, bind, host_address, local_addresses
+from pinnace.network.listening import PortRange, bind, host_address, interface_of, local_addresses
 
 TABLE = """Main:
   +-- 0.0.0.0/0 3 0 5
@@ -36,6 +36,19 @@ def test_the_address_in_the_network_that_was_chosen() -> None:
     assert host_address("anything", "127.0.0.0/8") == "127.0.0.1"
     with pytest.raises(OSError, match=r"no address in 198\.51\.100\.0/24"):
         host_address("anything", "198.51.100.0/24")
+
+
+def test_the_address_of_a_device_and_the_device_of_an_address() -> None:
+    assert host_address("anything", interface="lo") == "127.0.0.1"
+    assert interface_of("127.0.0.1") == "lo"
+    assert not interface_of("198.51.100.7")
+    with pytest.raises(OSError, match="no device ib7 with an address"):
+        host_address("anything", interface="ib7")
+
+
+def test_a_name_that_leads_elsewhere_is_not_the_hosts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("198.51.100.7", 0))])
+    assert host_address("anything") != "198.51.100.7"
 
 
 def test_a_listener_is_at_its_address_alone() -> None:

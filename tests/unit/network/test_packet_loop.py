@@ -251,23 +251,25 @@ def test_a_connection_can_be_replaced_and_taken_away_while_packets_flow(device: 
 
     sender = threading.Thread(target=flood)
     sender.start()
-    for _ in range(300):
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        device.queue.connect(PEER, ours)
-        theirs.settimeout(LIMIT)
-        assert theirs.recv(4)
-        ours.shutdown(socket.SHUT_RDWR)
-        device.queue.disconnect(PEER, ours)
-        ours.close()
-        innocent, other = socket.socketpair()
-        time.sleep(0.001)
-        with innocent, other, theirs:
-            other.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                other.recv(1)
-    stop.set()
-    sender.join(LIMIT)
+    try:
+        for _ in range(300):
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            device.queue.connect(PEER, ours)
+            theirs.settimeout(LIMIT)
+            assert theirs.recv(4)
+            ours.shutdown(socket.SHUT_RDWR)
+            device.queue.disconnect(PEER, ours)
+            ours.close()
+            innocent, other = socket.socketpair()
+            time.sleep(0.001)
+            with innocent, other, theirs:
+                other.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    other.recv(1)
+    finally:
+        stop.set()
+        sender.join(LIMIT)
 
 
 def test_a_connection_that_was_replaced_is_not_taken_away_by_its_predecessor(device: Device) -> None:

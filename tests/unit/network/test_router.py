@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pinnace.c_library import LibraryError
 from pinnace.network import native_packet_loop, router
-from pinnace.network.addresses import Ranges, choose
-from pinnace.network.c_library import LibraryError
+from pinnace.network.addresses import Ranges, choose, parse
 from pinnace.network.links import Discard, Link
 from pinnace.network.lookup import Lookup
 from pinnace.network.packet_loop import PythonPacketLoop, PythonQueue
@@ -56,14 +56,16 @@ def packet_to(address: IPv4Address, payload: bytes) -> bytes:
     return bytes(VNET_HEADER) + bytes([4 << 4]) + bytes(15) + struct.pack("!I", int(address)) + payload
 
 
-def start_node(kind: str, index: int, published: dict[int, tuple[str, int]], queues: int) -> list[socket.socket]:
+def start_node(
+    kind: str, index: int, published: dict[int, tuple[str, int]], queues: int, ranges: Ranges = RANGES
+) -> list[socket.socket]:
     """A router. Returns the other ends of what stands for its TUN queues."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(queues)]
     listener = socket.create_server(("127.0.0.1", 0))
     published[index] = listener.getsockname()
-    node = {"index": index, "address": "127.0.0.1", "ranges": RANGES, "find": published.get}
+    node = {"index": index, "address": "127.0.0.1", "ranges": ranges, "find": published.get}
     node |= {"name_servers": [], "on_stop": lambda: None}
-    args = (make_loop(kind, *(tun.detach() for _, tun in pairs)), listener, SECRET)
+    args = (make_loop(kind, *(tun.detach() for _, tun in pairs), ranges=ranges), listener, SECRET)
     threading.Thread(target=router.run, args=args, kwargs=node, daemon=True).start()
     for device, _ in pairs:
         device.settimeout(10)
@@ -84,6 +86,38 @@ def test_a_packet_reaches_the_queue_of_the_same_number_of_another_node(kinds: tu
     assert first[1].recv(999) == answer
     for device in (*first, *second):
         device.detach()  # the routers run for as long as this process lives
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("network", ["10.0.0.0/8", "10.128.0.0/14"], ids=["a /24 each", "a /27 each"])
+def test_nodes_with_high_indices_are_reached_as_others(kind: str, network: str) -> None:
+    """Two of them are in the same place of the table of links."""
+    ranges = parse(network, nodes=4000, occupied=[])
+    published: dict[int, tuple[str, int]] = {}
+    indices = (0, 300, 812, 3999)
+    first, *others = (start_node(kind, index, published, 1, ranges)[0] for index in indices)
+    for repetition in range(3):
+        for index, device in zip(indices[1:], others, strict=True):
+            for address in (ranges.pods_of(index)[1], ranges.pods_of(index)[-2], ranges.node(index)):
+                packet = packet_to(address, b"%d to %d" % (repetition, index))
+                first.send(packet)
+                assert device.recv(999) == packet
+            answer = packet_to(ranges.node(0), b"from %d" % index)
+            device.send(answer)
+            assert first.recv(999) == answer
+    for device in (first, *others):
+        device.detach()
+
+
+def test_a_pod_that_tries_every_address_leaves_nothing_behind(routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links are kept for nodes that there are, not for those that there could be."""
+    used: set[int] = {7, 200}
+    monkeypatch.setattr(Link, "is_used", property(lambda self: self.peer in used))
+    kept = [routes.link(int(RANGES.node(index))) for index in used]
+    for index in range(1, RANGES.max_nodes):
+        routes.link(int(RANGES.pods_of(index)[9]))
+    assert len(routes._links) <= router.MIN_LINKS
+    assert [routes.link(int(RANGES.node(index))) for index in used] == kept
 
 
 @pytest.mark.parametrize("kind", KINDS)

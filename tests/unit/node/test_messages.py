@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pinnace.node.messages import Channel, EvictPod, Fabric, Failed, Leave, Message, ServicesChanged, Stop
+from pinnace.node.messages import Channel, Drained, EvictPod, Fabric, Failed, Leave, Message, ServicesChanged, Stop
 from pinnace.spec import ServiceRecord, ServiceState
 
 KUBELET = ServiceRecord(name="kubelet", state=ServiceState.RUNNING, pid=7, restarts=2, last_end="exit code 1")
@@ -16,6 +16,7 @@ KUBELET = ServiceRecord(name="kubelet", state=ServiceState.RUNNING, pid=7, resta
     "message",
     [
         Stop(),
+        Drained(),
         Leave(exit_code=3),
         EvictPod(),
         Fabric(names=("tun", "egress")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,8 @@ from pinnace.node.supervisor import (
     Supervisor,
 )
 from pinnace.spec import ServiceRecord, ServiceState
+from pinnace.timeline.marks import parse_marks
+from pinnace.timeline.recorder import MarkEvent, Recorder
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -196,4 +199,57 @@ def test_a_service_for_which_there_is_no_process_is_started_later() -> None:
     assert done.stdout.splitlines() == [
         "restarting not started: there is no process to be had",
         "running",
+    ]
+
+
+def test_a_process_that_somebody_else_has_waited_for_does_not_keep_the_others_from_their_end(tmp_path: Path) -> None:
+    supervisor = supervised(
+        Service(name="gone", run=Command(argv=["true"], log=tmp_path / "gone.log")),
+        Service(name="there", run=Command(argv=["sleep", "600"], log=tmp_path / "there.log")),
+    )
+    supervisor.tick()
+    gone, there = (running.child for running in supervisor.services)
+    assert gone
+    assert gone.process
+    assert there
+    gone.process.wait()
+    supervisor.end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(there.pid, 0)
+
+
+def test_at_the_end_no_process_is_left(tmp_path: Path) -> None:
+    """Slurm would look a second time only a second later."""
+    supervisor = supervised(
+        Service(name="program", run=Command(argv=["sleep", "600"], log=tmp_path / "program.log")),
+        Service(name="function", run=Function(work=lambda _channel: time.sleep(600))),
+    )
+    supervisor.tick()
+    children = [running.child.pid for running in supervisor.services if running.child]
+    assert len(children) == 2
+    supervisor.end()
+    for pid in children:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    assert supervisor.report() == ()
+    supervisor.tick()
+    assert supervisor.report() == (), "nothing is started again"
+
+
+def test_starts_are_marked_and_the_ends_of_what_ends_for_good(tmp_path: Path) -> None:
+    timeline = Recorder()
+    supervisor = Supervisor(lambda: None, timeline)
+    supervisor.add(Service(name="service", run=Command(argv=["true"], log=tmp_path / "service.log")))
+    live_through(supervisor, ends=2)
+    supervisor.services.clear()
+    run = Command(argv=["true"], log=tmp_path / "task.log")
+    supervisor.add(Service(name="task", run=run, restart=RestartPolicy.ON_FAILURE))
+    live_through(supervisor, ends=1)
+    timeline.save(tmp_path / "marks.jsonl")
+    marks = parse_marks((tmp_path / "marks.jsonl").read_text(), "n1")
+    assert [(mark.step, mark.event) for mark in marks] == [
+        ("service", MarkEvent.BEGIN),
+        ("service", MarkEvent.BEGIN),
+        ("task", MarkEvent.BEGIN),
+        ("task", MarkEvent.END),
     ]

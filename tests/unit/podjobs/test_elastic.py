@@ -42,6 +42,12 @@ def test_pods_are_packed() -> None:
     assert pack([demand(asking("1", "3Gi")) for _ in range(3)], OFFER.amounts()) == 3
 
 
+def test_many_pods_that_fill_a_node_each_are_packed_in_no_time() -> None:
+    """Not in the square of their number; the time limit of a test is what fails then."""
+    assert pack([demand(asking("3"))] * 20_000, OFFER.amounts()) == 20_000
+    assert pack([demand(asking("3"))] * 5_000 + [demand(asking("1"))] * 5_001, OFFER.amounts()) == 5_001
+
+
 def test_what_fits_on_no_node_gets_none() -> None:
     assert pack([demand(asking("5"))], OFFER.amounts()) == 0
 

@@ -390,3 +390,13 @@ def test_notes_that_somebody_else_wrote_stop_nothing() -> None:
     for text in ("x", "0x7f", "-1", "9" * 5000, "\u00b2", ""):
         forged = pod("forged", marked=True, annotations={"pinnace.dev/job": text})
         assert plan(world(forged, pod(), jobs=[]), Memory(), NOW, room=5) == [Submit(pod=pod())]
+
+
+def test_answers_without_a_job_that_do_not_follow_one_another_prove_nothing() -> None:
+    """Neither is the pod of a job that runs failed, nor one that was marked submitted again."""
+    runs, marked = pod(job=7, node="job-7", phase="Running"), pod("two", marked=True)
+    memory, now = Memory(), NOW
+    for jobs in ([], [job(7), job(8, uid="uid-two")]) * 3:
+        now += SUBMISSION_LIMIT + 1
+        found = plan(world(runs, marked, jobs=jobs, asked=now), memory, now, room=5)
+        assert not any(isinstance(action, Fail | AskAccounting | Submit) for action in found), jobs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pinnace.network.c_library import checksum, sources
+from pinnace.c_library import checksum, sources
 from pinnace.sandbox import keeping_groups
 from pinnace.sandbox.keeping_groups import NO_PROGRAM, PROGRAM, SOURCES, keeper_argv
 

@@ -65,3 +65,25 @@ def test_what_is_read_only_is_so_below_later_mounts_too(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     expected = [f"{name} Read-only file system" for name in (tmp_path.name, "earlier", "later")]
     assert done.stdout.splitlines() == expected, done.stderr
+
+
+ON_ITSELF = """
+import os, sys
+from pathlib import Path
+from pinnace.sandbox.linux import mount
+from pinnace.sandbox.mounts import Mount, node_mounts
+
+steps = node_mounts(Path(sys.argv[1]), [], {})
+cgroups = [step for step in steps if isinstance(step, Mount) and step.target.endswith("/sys/fs/cgroup")]
+os.makedirs(cgroups[0].target)
+mount("none", cgroups[0].target, "cgroup2")
+for step in cgroups:
+    step.execute()
+print(Path(cgroups[0].target, "cgroup.procs").exists())
+"""
+
+
+def test_a_node_mounts_cgroups_where_the_host_has_nothing_but_cgroup_v2(tmp_path: Path) -> None:
+    argv = ["unshare", "-Urm", "--cgroup", sys.executable, "-c", ON_ITSELF, str(tmp_path)]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert result.stdout == "True\n", result.stderr

@@ -115,3 +115,17 @@ def test_a_directory_with_something_mounted_in_it_is_left_alone(tmp_path: Path) 
     scratch.remove(path)
     assert not path.exists()
     assert (home / "thesis").exists()
+
+
+def test_scratch_is_where_programs_can_run(tmp_path: Path) -> None:
+    """In a namespace with a /tmp that is mounted noexec, as at some sites."""
+    script = f"""
+mount -t tmpfs -o noexec,mode=1777 tmpfs {tmp_path}
+exec {sys.executable} -c 'from pinnace.sandbox import scratch
+print(scratch.base({{"SLURM_TMPDIR": "{tmp_path}"}}), scratch.base({{"PINNACE_SCRATCH": "{tmp_path}"}}))'
+"""
+    argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", script]
+    said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30).stdout
+    assert said.split() == [tempfile.gettempdir(), str(tmp_path)]
+    assert scratch.base({"SLURM_TMPDIR": str(tmp_path)}) == tmp_path
+    assert scratch.base({}) == Path(tempfile.gettempdir())

@@ -179,3 +179,16 @@ def test_options_of_a_slurmjob_that_are_not_known() -> None:
         parse(["-Z"], SLURMJOB)
     with pytest.raises(UsageError, match="takes a value"):
         parse(["--nodes"], SLURMJOB)
+
+
+def test_gpus_are_asked_for_in_one_way_only() -> None:
+    """From 26.05 on, sbatch refuses --gres=gpu beside --gpus-per-node: the later layer counts."""
+    assert merge({"gpus-per-node": "2"}, {"gres": "gpu:1"}) == {"gres": "gpu:1"}
+    assert merge({"gres": "gpu:tesla:1,fpga:1"}, {"gpus": "2"}) == {"gres": "fpga:1", "gpus": "2"}
+    assert merge({"gpus": "2"}, {"gres": "fpga:1"}) == {"gpus": "2", "gres": "fpga:1"}
+    assert merge({"gres": "gpu:1"}, {"time": "5"}) == {"gres": "gpu:1", "time": "5"}
+
+
+def test_the_option_that_newer_slurms_have_mpirun_add_is_passed_on() -> None:
+    call = parse_srun(["--ntasks-per-node=1", "--mpi=none", "--external-launcher", "--nodes=1", "orted", "-mca"])
+    assert call.argv() == ["--ntasks-per-node=1", "--mpi=none", "--external-launcher", "--nodes=1"]

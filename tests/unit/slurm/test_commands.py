@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.errors import SlurmError, SlurmUnreachableError, UsageError
-from pinnace.slurm.commands import Slurm
+from pinnace.slurm.commands import Slurm, parse_batch_sched_delay
 from pinnace.slurm.jobs import SACCT, SQUEUE
 from pinnace.slurm.states import JobState
 
@@ -126,3 +126,27 @@ def test_sbatch_may_print_the_cluster_too_but_a_number_first(tmp_path: Path, mon
     fake(tmp_path, monkeypatch, "sbatch", "echo submitted")
     with pytest.raises(SlurmError, match="told no job's number: submitted"):
         Slurm().sbatch("", [])
+
+
+def test_that_there_is_no_job_at_all_is_believed_if_it_is_said_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_slurm(tmp_path, [{"JobArrayID": "1", "UserID": str(os.getuid()), "Comment": "pinnace:a"}])
+    (tmp_path / "squeue").rename(tmp_path / "answers")
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\ncd {tmp_path}\n[ -e asked ] && exec ./answers "$@"\n: > asked\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert Slurm().squeue(certain=False) == []
+    (tmp_path / "asked").unlink()
+    assert [job.id for job in Slurm().squeue()] == [1]
+    (tmp_path / "answers").write_text("#!/bin/sh\n")
+    assert Slurm().squeue() == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "seconds"),
+    [("batch_sched_delay=0,defer", 0), ("bf_interval=30,batch_sched_delay=12", 12), ("(null)", 3)],
+)
+def test_slurms_delay_before_it_looks_at_batch_jobs(parameters: str, seconds: int) -> None:
+    config = f"SchedulerTimeSlice      = 30 sec\nSchedulerParameters     = {parameters}\nSchedulerType = x\n"
+    assert parse_batch_sched_delay(config) == seconds

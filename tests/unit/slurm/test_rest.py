@@ -16,8 +16,8 @@ import pytest
 from pinnace.errors import SlurmError, SlurmUnreachableError
 from pinnace.slurm import rest
 from pinnace.slurm.endpoint import Endpoint
-from pinnace.slurm.rest_properties import properties
-from pinnace.slurm.rest_records import parse_job
+from pinnace.slurm.rest_properties import job_properties, submission
+from pinnace.slurm.rest_records import parse_job, parse_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,11 +37,49 @@ def test_an_expired_token_is_not_even_sent() -> None:
 
 def test_a_submission_in_old_and_new_forms() -> None:
     options: SbatchOptions = {"nodes": "1-2", "mem": "1G", "time": "5"}
-    old, new = (properties(options, {"A": "b"}, version) for version in ("v0.0.38", "v0.0.40"))
+    old, new = (submission("#!/bin/sh", options, {"A": "b"}, version)["job"] for version in ("v0.0.38", "v0.0.40"))
     assert (old["nodes"], old["memory_per_node"], old["environment"]["A"]) == ([1, 2], 1024, "b")
     assert (new["nodes"], new["memory_per_node"]) == ("1-2", {"set": True, "number": 1024})
     assert "A=b" in new["environment"]
     assert "argv" not in old
+
+
+def test_the_script_is_where_a_version_has_it() -> None:
+    old, new = (submission("#!/bin/sh", {}, {}, version) for version in ("v0.0.40", "v0.0.45"))
+    assert (old["script"], "script" in old["job"]) == ("#!/bin/sh", False)
+    assert ("script" in new, new["job"]["script"]) == (False, "#!/bin/sh")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "old", "new"),
+    [
+        ("gres", "gpu:tesla:2,fpga", {"gres": "gpu:tesla:2,fpga"}, {"tres_per_node": "gres/gpu:tesla:2,gres/fpga"}),
+        ("gpus", "2", {"gpus": "2"}, {"tres_per_job": "gres/gpu:2"}),
+        ("exclusive", None, {"exclusive": "exclusive"}, {"shared": ["none"]}),
+        ("exclusive", "user", {"exclusive": "user"}, {"shared": ["user"]}),
+        ("open-mode", "append", {"open_mode": "append"}, {"open_mode": ["APPEND"]}),
+        ("mail-type", "end,time_limit_80", {"mail_type": "end,time_limit_80"}, {"mail_type": ["END", "TIME=80%"]}),
+        ("kill-on-invalid-dep", "no", {"kill_on_invalid_dependency": False}, {"flags": ["NO_KILL_INVALID_DEPENDENCY"]}),
+        ("signal", "B:USR1@60", {"signal": "B:USR1@60"}, {"kill_warning_signal": "USR1",
+         "kill_warning_delay": {"set": True, "number": 60}, "kill_warning_flags": ["BATCH_JOB"]}),
+        ("signal", "BUS", {"signal": "BUS"}, {"kill_warning_signal": "BUS"}),
+        ("comment", "a", {"comment": "a"}, {"comment": "a"}),
+    ],
+)  # fmt: skip
+def test_options_have_the_names_of_each_version(
+    option: str, value: str | None, old: dict[str, object], new: dict[str, object]
+) -> None:
+    assert job_properties({option: value}, "v0.0.38") == old
+    assert job_properties({option: value}, "v0.0.42") == job_properties({option: value}, "v0.0.45") == new
+
+
+def test_a_partition_in_old_and_new_forms() -> None:
+    nodes = {"n1": {"name": "n1", "partitions": ["main"], "cpus": 8, "real_memory": 8000, "features": ["cpu"]}}
+    old = {"name": "main", "max_time_limit": 60, "state": "UP", "total_nodes": 1}
+    new = {"name": "main", "maximums": {"time": {"set": True, "number": 60}}, "partition": {"state": ["UP"]},
+           "nodes": {"total": 1}}  # fmt: skip
+    assert parse_partitions([old], nodes) == parse_partitions([new], nodes)
+    assert parse_partitions([new], {})[0].nodes == 1
 
 
 def test_a_job_in_old_and_new_forms() -> None:

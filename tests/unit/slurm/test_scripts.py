@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 from typing import TYPE_CHECKING
@@ -64,6 +65,15 @@ def test_arguments_input_and_exit_code(tmp_path: Path) -> None:
     outer = wrapped(wrapped('#!/bin/sh\necho "$1"; cat\n'), ["through both"])
     result = run(f"echo words | (\n{outer})", tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "through both\nwords\n", "")
+
+
+def test_a_script_is_where_it_can_be_run(tmp_path: Path) -> None:
+    """In a namespace with a $TMPDIR that is mounted noexec, as /tmp is at some sites."""
+    (noexec := tmp_path / "noexec").mkdir()
+    script = wrapped('#!/bin/sh\necho "ran in ${0%/*}"\n')
+    mounted = f"mount -t tmpfs -o noexec tmpfs {noexec}; export TMPDIR={noexec}\n{script}"
+    result = run(f"unshare --user --map-root-user --mount sh -c {shlex.quote(mounted)}", tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ran in /var/tmp\n", "")
 
 
 def test_a_signal_reaches_the_script_and_what_follows_is_done(tmp_path: Path) -> None:

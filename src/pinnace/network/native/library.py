@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from pinnace.network import c_library
+from pinnace import c_library
 
 LIBRARY = Path(__file__).with_name("_sockets.so")
 SOURCES = Path(__file__).with_name("sockets")
@@ -27,6 +27,7 @@ class NodeStruct(ctypes.Structure):
         ("last_index", ctypes.c_uint32),
         ("address", ctypes.c_uint32),
         ("port", ctypes.c_uint32),
+        ("pod_bits", ctypes.c_uint32),
         ("nodes", NetworkStruct),
         ("pods", NetworkStruct),
         ("services", NetworkStruct),

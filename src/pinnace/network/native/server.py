@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import mmap
 import os
 import signal
 import socket
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 
     from pinnace.kube.access import Access
     from pinnace.network.addresses import Ranges
+    from pinnace.network.native.shared_memory import SharedMemory
 
 MESSAGE = struct.Struct("=cxxxIII")  # struct message in sockets/server.c: kind, number, address, port
 NOTIFICATIONS, PEER, SERVICES, WANT, JOIN = b"N", b"P", b"S", b"W", b"J"
 REPORT_INTERVAL = 5.0  # seconds between reports of how many connections took which path
 STUCK_INTERVAL, STUCK_TIMES = 0.7, 2  # seconds between looks, and how often nothing may have happened
 MAX_SPLICED = 4096  # connections
-COUNTER = struct.Struct("=Q")
 
 
 class NotificationSource(Protocol):
@@ -54,29 +53,6 @@ class NotificationSource(Protocol):
 
     def receive(self) -> tuple[int, int] | None:
         """The next key and descriptor; None when the agent is gone."""
-
-
-class SharedMemory:
-    """What outlives the server: the calls that it has in hand, and the addresses that pods see."""
-
-    def __init__(self) -> None:
-        self.map = mmap.mmap(-1, library.load().memory_size())
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-
-    def counters(self) -> dict[str, int]:
-        """How many connections took which path."""
-        return {
-            name: COUNTER.unpack_from(self.map, number * COUNTER.size)[0]
-            for number, name in enumerate(library.COUNTERS)
-        }
-
-    def ticks(self) -> int:
-        """How often the server has looked at the time: at least ten times a second."""
-        ticks: int = COUNTER.unpack_from(self.map, len(library.COUNTERS) * COUNTER.size)[0]
-        return ticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +81,7 @@ class SocketsNode:
             last_index=ranges.last_index,
             address=address_number(self.address),
             port=self.listener.getsockname()[1],
+            pod_bits=ranges.pod_bits,
             nodes=_network(ranges.nodes),
             pods=_network(ranges.pods),
             services=_network(ranges.services),

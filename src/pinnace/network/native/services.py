@@ -34,6 +34,7 @@ TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"  # an annotation of a Serv
 NOT_SERVED = frozenset({"service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"})
 RETRY_INTERVAL = 0.5  # seconds before the API is looked for again
 PAUSE = 0.02  # seconds in which changes are collected
+PAUSE_SHARE = 4  # times as long as the last table took, if that is longer: thousands of endpoints change one by one
 MAX_ENDPOINTS = 0xFFFF  # of one port
 SERVICE = struct.Struct("=IHHI")  # struct service in sockets/connecting.c: address, port, number of backends, the first
 BACKEND = struct.Struct("=IHxx")  # struct backend: address, port
@@ -140,13 +141,15 @@ class Services:
         watch(access, SERVICES, self._note)
         watch(access, SLICES, self._note, path=SLICES_PATH)
         self._cache.wait_synced()
-        published = b""
+        published, took = b"", 0.0
         while True:
             self._changed.wait()
-            time.sleep(PAUSE)
+            time.sleep(max(PAUSE, PAUSE_SHARE * took))
             self._changed.clear()
+            begun = time.monotonic()
             with self._cache.lock:
                 encoded = encode(table(self._cache[SERVICES].values(), self._cache[SLICES].values()))
+            took = time.monotonic() - begun
             if encoded != published:
                 published = encoded
                 self._publish(encoded)

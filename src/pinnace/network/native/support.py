@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 
-from pinnace.network.c_library import LibraryError
+from pinnace.c_library import LibraryError
 from pinnace.network.native import library
 
 SO_NETNS_COOKIE = 71

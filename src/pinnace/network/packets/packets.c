@@ -32,6 +32,7 @@ enum {
   RECEIVE_BUFFER = 1 << 18,
   SEND_TIMEOUT_MS = 200, /* that a full socket may block a queue before frames are dropped */
   EVENTS = 64,
+  BUCKETS = 512, /* of the table of links */
 };
 
 const char *const source_checksum = SOURCE_CHECKSUM; /* see c_library.py */
@@ -57,7 +58,9 @@ struct flows {
   struct flow flow[];
 };
 
-struct link {
+struct link { /* there is one for each node that had a connection, and it stays */
+  struct link *next;
+  uint32_t index;
   pthread_mutex_t lock; /* held while the socket is used, so that it is not closed under the one who uses it */
   int is_connected;
   int socket;
@@ -70,11 +73,12 @@ struct queue {
   int tun;
   uint8_t number;
   uint32_t pods, pods_end, nodes, nodes_end; /* first address of each range, and the first one after it */
+  uint32_t pod_bits;                         /* the number of bits that tell the pods of a node apart */
   uint32_t resolver;
   struct flows *flows;
   unsigned char *buffer; /* of SEND_BUFFER bytes */
-  uint32_t size;
-  struct link link[];
+  pthread_mutex_t lock;  /* held while a link is added */
+  struct link *links[BUCKETS];
 };
 
 static double now(void) {
@@ -100,6 +104,26 @@ static void write_16(unsigned char *data, size_t value) {
 }
 
 /* --- links ------------------------------------------------------------------------------------------------------ */
+
+/* The link to a node, or NULL. Links are only ever added, at the front, so this needs no lock. */
+static struct link *link_to(struct queue *queue, uint32_t index) {
+  struct link *link = __atomic_load_n(&queue->links[index % BUCKETS], __ATOMIC_ACQUIRE);
+  while (link && link->index != index) link = link->next;
+  return link;
+}
+
+static struct link *add_link(struct queue *queue, uint32_t index) {
+  pthread_mutex_lock(&queue->lock);
+  struct link *link = link_to(queue, index);
+  if (!link && (link = calloc(1, sizeof *link))) {
+    link->index = index;
+    link->next = queue->links[index % BUCKETS];
+    pthread_mutex_init(&link->lock, NULL);
+    __atomic_store_n(&queue->links[index % BUCKETS], link, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&queue->lock);
+  return link;
+}
 
 static int is_writable(struct link *link) {
   struct pollfd poll_for = {.fd = link->socket, .events = POLLOUT};
@@ -173,8 +197,8 @@ static int link_send(struct link *link, const unsigned char *frames, size_t size
 }
 
 int queue_connect(struct queue *queue, uint32_t index, int socket) {
-  if (index >= queue->size) return -1;
-  struct link *link = &queue->link[index];
+  struct link *link = add_link(queue, index);
+  if (!link) return -1;
   pthread_mutex_lock(&link->lock);
   forget_connection(link);
   link->socket = socket;
@@ -185,8 +209,8 @@ int queue_connect(struct queue *queue, uint32_t index, int socket) {
 
 /* After this the socket is not used any more and may be closed. */
 void queue_disconnect(struct queue *queue, uint32_t index, int socket) {
-  if (index >= queue->size) return;
-  struct link *link = &queue->link[index];
+  struct link *link = link_to(queue, index);
+  if (!link) return;
   pthread_mutex_lock(&link->lock);
   if (link->socket == socket) forget_connection(link);
   pthread_mutex_unlock(&link->lock);
@@ -194,10 +218,11 @@ void queue_disconnect(struct queue *queue, uint32_t index, int socket) {
 
 /* Send one frame with its header. Returns -1 if there is no connection, or it is broken. */
 int queue_send(struct queue *queue, uint32_t index, const unsigned char *frame, size_t size) {
-  if (index >= queue->size || size < FRAME_HEADER || size > FRAME_HEADER + MAX_FRAME ||
+  struct link *link = link_to(queue, index);
+  if (!link || size < FRAME_HEADER || size > FRAME_HEADER + MAX_FRAME ||
       (read_32(frame) & 0xFFFFFF) != size - FRAME_HEADER)
     return -1;
-  return link_send(&queue->link[index], frame, size);
+  return link_send(link, frame, size);
 }
 
 /* --- UDP to the outside ----------------------------------------------------------------------------------------- */
@@ -330,13 +355,15 @@ void flows_receive(struct flows *flows) {
 
 /* --- from the TUN device ---------------------------------------------------------------------------------------- */
 
-/* ``buffer`` has SEND_BUFFER bytes. Links are for the nodes with indices below ``size``. */
-struct queue *queue_new(int tun, uint8_t number, unsigned char *buffer, struct flows *flows, uint32_t size,
-                        uint32_t pods, uint32_t pods_end, uint32_t nodes, uint32_t nodes_end, uint32_t resolver) {
-  struct queue *queue = calloc(1, sizeof *queue + size * sizeof queue->link[0]);
+/* ``buffer`` has SEND_BUFFER bytes. */
+struct queue *queue_new(int tun, uint8_t number, unsigned char *buffer, struct flows *flows, uint32_t pods,
+                        uint32_t pods_end, uint32_t pod_bits, uint32_t nodes, uint32_t nodes_end, uint32_t resolver) {
+  struct queue *queue = calloc(1, sizeof *queue);
   if (!queue) return NULL;
-  *queue = (struct queue){tun, number, pods, pods_end, nodes, nodes_end, resolver, flows, buffer, size};
-  for (uint32_t i = 0; i < size; i++) pthread_mutex_init(&queue->link[i].lock, NULL);
+  queue->tun = tun, queue->number = number, queue->buffer = buffer, queue->flows = flows;
+  queue->pods = pods, queue->pods_end = pods_end, queue->pod_bits = pod_bits;
+  queue->nodes = nodes, queue->nodes_end = nodes_end, queue->resolver = resolver;
+  pthread_mutex_init(&queue->lock, NULL);
   return queue;
 }
 
@@ -348,12 +375,11 @@ static int is_ipv4(const unsigned char *frame, size_t size) {
 static struct link *find_link(struct queue *queue, uint32_t address) {
   uint32_t owner = UINT32_MAX;
   if (address >= queue->pods && address < queue->pods_end)
-    owner = (address - queue->pods) >> 8;
+    owner = (address - queue->pods) >> queue->pod_bits;
   else if (address > queue->nodes && address < queue->nodes_end && address != queue->resolver)
     owner = address - queue->nodes - 1;
-  if (owner >= queue->size) return NULL;
-  struct link *link = &queue->link[owner];
-  return __atomic_load_n(&link->is_connected, __ATOMIC_ACQUIRE) ? link : NULL;
+  struct link *link = link_to(queue, owner);
+  return link && __atomic_load_n(&link->is_connected, __ATOMIC_ACQUIRE) ? link : NULL;
 }
 
 /* Read a packet that is there already. Where the device cannot say so (before Linux 5.11), none is. */

@@ -161,14 +161,14 @@ def evict_one(kubeconfig: Path, node: str, free: int) -> None:
 
 
 def _finish(api: Api, pod: Object, text: str) -> None:
-    """The kubelet reports the end of the containers, and may take the reason for one of its own."""
+    """The kubelet reports the end of the containers, and may put its own words, or none, in the place of these."""
     deadline = time.monotonic() + FINISH_LIMIT
     while time.monotonic() < deadline:
         time.sleep(FINISH_INTERVAL)
         found = api.get_or_none(_path(pod))
         if not found or found["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
-        if found["status"].get("reason") != EVICTED:
+        if found["status"].get("reason") != EVICTED or not found["status"].get("message"):
             api.strategic_patch(f"{_path(pod)}/status", {"status": evicted_status(text)})
         elif not any("running" in status["state"] for status in found["status"].get("containerStatuses", ())):
             return

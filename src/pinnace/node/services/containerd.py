@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from pinnace.images import cache, cache_closing
 from pinnace.network.native.profile import ANNOTATION as NATIVE_SOCKETS
 from pinnace.network.tun import MTU
 from pinnace.node.services import host_network
+from pinnace.node.services.kubelet_pacing import held
 from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
 from pinnace.node.services.user_groups import ANNOTATION as USER_GROUPS
 from pinnace.sandbox.keeping_groups import keeper_argv
@@ -35,7 +37,11 @@ CTR_TIMEOUT = 600.0  # seconds for one image
 
 
 def add(init: Init) -> None:
-    """containerd, and the task that gives it images."""
+    """containerd, and the task that gives it images.
+
+    On a node for one pod it starts at once, and gets no further than to its second line (``kubelet_pacing``), which it
+    writes before it opens any file of its own.
+    """
     node = init.node
 
     def directory(binary: str) -> str:
@@ -48,17 +54,23 @@ def add(init: Init) -> None:
         runtimes=_runtimes(init),
         sandbox_image=SANDBOX_IMAGE,
         cni_config=str(cni),
-        cni_plugins=[directory("bridge"), str(init.run_directory / CNI_PLUGINS)],
+        cni_plugins=[directory("ptp"), str(init.run_directory / CNI_PLUGINS)],
         certs=f"{node.cluster.images}/hosts",
     )
-    init.task("images", lambda: import_images(init))
+    prepared = _prepared(init)
+
+    def ready() -> bool:
+        return init.network_is_up.exists() and prepared()
+
     init.service(
         "containerd",
         [node.binary("containerd"), "--config", init.write("containerd.toml", configuration)],
         # A shim that is asked what its runtime can do looks for runc.
         environment={"PATH": f"{directory('containerd')}:{directory('runc')}:{os.environ['PATH']}"},
-        waits_for=_verified(init),
+        waits_for=(lambda: True) if node.pod else ready,
+        output=partial(held, ready=ready) if node.pod else None,
     )
+    init.task("images", lambda: import_images(init))
 
 
 def _runtimes(init: Init) -> str:
@@ -92,39 +104,72 @@ def _host_network_cni(init: Init) -> str:
     return str(directory)
 
 
-def _verified(init: Init) -> Callable[[], bool]:
-    """Look whether the images of earlier clusters are still whole, while other things start."""
-    if not init.lease or not init.lease.parts:
+def _prepared(init: Init) -> Callable[[], bool]:
+    """Look whether the images of earlier clusters are still whole, or copy those of a node beside this one.
+
+    Other things start meanwhile.
+    """
+    lease, done = init.lease, init.run_directory / "image-cache-is-prepared"
+    if not lease or not (lease.parts or lease.source):
         return lambda: True
-    parts, done = init.lease.parts, init.run_directory / "verified"
 
     def verify() -> None:
-        cache.verify(cache_closing.ROOT, parts)
+        cache.verify(cache_closing.ROOT, lease.parts)
         done.touch()
 
-    init.task("verify-image-cache", verify)
+    def copy() -> None:
+        from pinnace.images import cache_copying  # noqa: PLC0415 - this process alone needs it
+
+        if lease.source:
+            cache_copying.copy(lease.source, lease.containerd)
+        done.touch()
+
+    if lease.source:
+        init.task("copy-image-cache", copy)
+    else:
+        init.task("verify-image-cache", verify)
     return done.exists
 
 
 def import_images(init: Init) -> None:
-    """Put the sandbox image into containerd, then get from the registry what the cluster's pods will want."""
+    """Give containerd the sandbox image, and what the cluster's pods will want.
+
+    What it has from an earlier cluster gets its name, all in one call; the rest is imported, or pulled from the
+    registry.
+    """
+    from pinnace.images import naming  # noqa: PLC0415 - this process alone needs it
+
     os.setpgid(0, 0)  # so that all of it can be killed at once
-    node, images = init.node, init.node.cluster.directory / "images"
-    ctr = [node.binary("ctr"), "--namespace", "k8s.io", "images"]
-    hosts = f"--hosts-dir={node.cluster.images}/hosts"
+    node, names = init.node, wanted_images(init.node)
+    pause = node.cluster.directory / "images" / "pause.tar"
+    wanted = [*naming.in_archive(pause), *naming.in_store(Path(node.cluster.images), names)]
     while not os.path.exists(CONTAINERD_SOCKET):  # noqa: PTH110
         time.sleep(SOCKET_INTERVAL)
-    pulls = (["pull", hosts, name] for name in _wanted(node, images))
     with (init.logs / "images.log").open("ab") as log:
-        for args in (["import", "--local", str(images / "pause.tar")], *pulls):
-            subprocess.run([*ctr, *args], stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=CTR_TIMEOUT)
+
+        def ctr(*args: str, stdin: bytes = b"") -> bool:
+            argv = [node.binary("ctr"), "--namespace", "k8s.io", "images", *args]
+            done = subprocess.run(
+                argv, input=stdin, stdout=subprocess.DEVNULL, stderr=log, check=False, timeout=CTR_TIMEOUT
+            )
+            return done.returncode == 0
+
+        known = naming.held(cache_closing.ROOT, wanted)  # only now: what has been changed meanwhile is removed
+        if known and not ctr("import", "--local", "-", stdin=naming.names_archive(known)):
+            known = []
+        named = {about["annotations"][naming.NAME] for about in known}
+        if SANDBOX_IMAGE not in named:
+            ctr("import", "--local", str(pause))
+        for name in names:
+            if name not in named:
+                ctr("pull", f"--hosts-dir={node.cluster.images}/hosts", name)
 
 
-def _wanted(node: NodeSpec, images: Path) -> list[str]:
+def wanted_images(node: NodeSpec) -> list[str]:
     """What every node gets in advance; one that is for a single pod gets what that pod asks for."""
     if node.pod:
         return list(node.images)
-    wanted: list[str] = read_json(images / "wanted.json") or []
+    wanted: list[str] = read_json(node.cluster.directory / "images" / "wanted.json") or []
     return wanted
 
 
@@ -184,17 +229,17 @@ config_path = {quote(certs)}
 
 
 def cni_conflist(node: NodeSpec) -> dict[str, Any]:
-    """Pods hang on a bridge with this node's allocation of the pod range; the wire's routes do the rest."""
+    """Each pod has a link of its own to the node, and an address of the node's part of the pod range.
+
+    Not a bridge: what one pod sends to another is routed, so kube-proxy's rules see it without br_netfilter.
+    """
     subnet = str(node.cluster.ranges.pods_of(node.index))
     return {
         "cniVersion": "1.0.0",
         "name": "pinnace",
         "plugins": [
             {
-                "type": "bridge",
-                "bridge": "cni0",
-                "isGateway": True,
-                "hairpinMode": True,
+                "type": "ptp",
                 "mtu": MTU,
                 "ipam": {
                     "type": "host-local",

@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.controlplane import metrics, podsecurity, processes
-from pinnace.controlplane.bootstrap import ROLES, bootstrap, plant
+from pinnace.controlplane.bootstrap import RETRY_INTERVAL, ROLES, bootstrap, plant
 from pinnace.kube.client import Api
 from pinnace.node.readiness import after, listening, once
+from pinnace.node.services.kubelet_pacing import held
 from pinnace.spec import METRICS_DELAY
 
 if TYPE_CHECKING:
     from pinnace.node.init import Init
+    from pinnace.spec import NodeSpec
 
 ETCD = Path("/var/lib/etcd")
+# What the controller-manager reads before all else; the API server writes it when it serves.
+AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+
+
+def wait_for_api(node: NodeSpec, authorizes: Path, healthy: Path) -> None:
+    """Make the file ``authorizes`` when the API serves its clients, and ``healthy`` when it says that it is.
+
+    That takes another second: the hooks that create roles first wait for one. In a cluster from a seed the roles are
+    there already. All of this is in a process of its own, because the API server accepts connections long before it
+    serves them, and init must not wait for it.
+    """
+    controllers = Api(node.cluster.secrets / "controller-manager.kubeconfig")
+    admin = Api(node.cluster.secrets / "admin.kubeconfig")
+    while not (controllers.healthy(AUTHENTICATION) and (node.cluster.seed or admin.healthy(ROLES))):
+        time.sleep(RETRY_INTERVAL)
+    authorizes.touch()
+    while not admin.healthy("/healthz"):
+        time.sleep(RETRY_INTERVAL)
+    healthy.touch()
 
 
 def add(init: Init) -> None:
     """Its services, and what is done once while they start."""
     node = init.node
-    init.task("bootstrap", lambda: bootstrap(node))
-    asked = Api(node.cluster.secrets / "admin.kubeconfig", timeout=1.0)
-    roles = once(lambda: asked.healthy(ROLES))  # without them the clients of the API may do nothing
     ETCD.chmod(0o700)
     if node.cluster.seed:
         plant(Path(node.cluster.seed), ETCD)
@@ -33,11 +53,17 @@ def add(init: Init) -> None:
         configuration = podsecurity.admission_configuration(node.cluster.restriction)
         admission = init.write("admission.json", json.dumps(configuration))
     init.service("kube-apiserver", processes.apiserver_argv(node, admission=admission), essential=True)
+    init.task("bootstrap", lambda: bootstrap(node))
+    authorizes, healthy = init.run_directory / "api-authorizes", init.run_directory / "api-healthy"
+    init.task("wait-for-api", lambda: wait_for_api(node, authorizes, healthy))
+    served = init.timeline.ready("kube-apiserver", once(authorizes.exists))
     controllers = processes.controller_manager_argv(node)
-    init.service("kube-controller-manager", controllers, essential=True, waits_for=roles)
-    init.service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=roles)
+    # It asks once a second whether the API is healthy: it gets so far, and goes on when it is.
+    output = partial(held, ready=healthy.exists)
+    init.service("kube-controller-manager", controllers, essential=True, waits_for=served, output=output)
+    init.service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=served)
     corefile = init.write("Corefile", processes.corefile(node, forward=bool(init.name_servers)))
-    init.service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=roles)
+    init.service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=served)
     late = after(METRICS_DELAY)
-    init.service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and roles())
+    init.service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and served())
     init.task("metrics-api", lambda: metrics.install(node, listening(node.address, metrics.PORT)))

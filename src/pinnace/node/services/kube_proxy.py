@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pinnace.node.readiness import after
+from pinnace.node.services.kubelet import under_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +18,11 @@ KUBELET_WAIT_LIMIT = 5.0  # seconds after which it starts even if the kubelet ha
 NICE_FOR_PODS = 5  # on a node for one pod
 
 
-def add(init: Init, api: Callable[[], bool], kubelet_started: Callable[[], bool]) -> None:
+def add(init: Init, api: Callable[[], bool]) -> None:
     """On a node for one pod the pod's own start comes first; Services are there when its program has begun."""
     node = init.node
     configuration = init.write("kube-proxy.json", json.dumps(kube_proxy_config(node)))
-    anyway = after(KUBELET_WAIT_LIMIT)
+    kubelet_started, anyway = under_way(init).exists, after(KUBELET_WAIT_LIMIT)
     init.service(
         "kube-proxy",
         [node.binary("kube-proxy"), f"--config={configuration}"],

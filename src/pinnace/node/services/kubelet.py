@@ -23,8 +23,13 @@ KUBELET_PORT = 10250
 MEASURABLE = frozenset({"ext2", "ext3", "ext4", "xfs"})
 
 
-def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) -> Callable[[], bool]:
-    """The kubelet. Gives whether it has begun to watch its pods, on a node for one pod."""
+def under_way(init: Init) -> Path:
+    """The file that is there when the kubelet of a node for one pod has begun to watch its pods."""
+    return init.run_directory / "kubelet-under-way"
+
+
+def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) -> None:
+    """The kubelet. On a node for one pod it starts at once, and gets no further than it can (``kubelet_pacing``)."""
     node = init.node
     resolver = [str(node.cluster.ranges.resolver)] if init.name_servers else []
     configuration = kubelet_config(
@@ -37,14 +42,17 @@ def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) ->
         ),
         file_system=filesystem_on("/var/lib/kubelet", mount_table()),
     )
-    containerd, under_way = Path(CONTAINERD_SOCKET).exists, init.run_directory / "kubelet-under-way"
+    containerd = init.timeline.ready("containerd", Path(CONTAINERD_SOCKET).exists)
+
+    def ready() -> bool:
+        return containerd() and certificate() and api()
+
     init.service(
         "kubelet",
         kubelet_argv(node, init.write("kubelet.json", json.dumps(configuration))),
-        waits_for=lambda: certificate() and (node.pod is not None or containerd()) and api(),
-        output=partial(paced, ready=containerd, under_way=under_way) if node.pod else None,
+        waits_for=(lambda: True) if node.pod else ready,
+        output=partial(paced, ready=ready, under_way=under_way(init)) if node.pod else None,
     )
-    return under_way.exists
 
 
 def reserved(allocation: Allocation, *, cpus: int, memory: int) -> dict[str, str]:
@@ -96,10 +104,11 @@ def kubelet_config(
         "serializeImagePulls": False,
         "maxParallelImagePulls": 4,
         "registerNode": True,
-        "maxPods": 250,
+        "maxPods": node.cluster.ranges.max_pods,
         "evictionHard": {"nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "5s",
+        "nodeStatusReportFrequency": "5m",  # if nothing has changed: that it lives, its lease says
         # Changes of ConfigMaps and Secrets are known at once, and reach a running pod's files with its next sync.
         "configMapAndSecretChangeDetectionStrategy": "Watch",
         "syncFrequency": "5s",

@@ -2,8 +2,8 @@
 
 A kubelet that writes its log into a full pipe waits until somebody reads it. That is used twice.
 
-It needs a tenth of a second before it first writes, so it may start before there is a containerd that it could ask; it
-is not read until there is one.
+It needs a tenth of a second before it first writes, so it may start before there is a containerd that it could ask, a
+certificate, or a way to the API; it is not read until there are all of them.
 
 It begins to watch its pods when it has seen its node's list, and looks once a second whether it has. The first look
 comes microseconds after the list was asked for, and is always in vain. Between the two it writes two lines. The pipe
@@ -11,6 +11,9 @@ holds a single one by then, and whoever reads takes the second a moment later: w
 the list arrives. It finds it at the first look.
 
 If a kubelet writes other lines one day, nothing is lost but that second.
+
+The controller-manager, too, starts before it can go on (``held``): it would ask once a second whether it can. So does
+containerd, which is loaded while the node's network is made and the images of earlier clusters are looked at.
 """
 
 from __future__ import annotations
@@ -38,6 +41,16 @@ WIDE_PIPE = 1 << 20
 
 def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
     """A descriptor to write to. In packet mode every line is a buffer of the pipe. ``under_way`` is made at the end."""
+    return _unread(ready, lambda readable: _copy(readable, log, under_way))
+
+
+def held(log: Path, ready: Callable[[], bool]) -> int:
+    """A descriptor to write to, for another process that is to get no further than to its second line until then."""
+    return _unread(ready, lambda readable: _pass_on(readable, _open_log(log)))
+
+
+def _unread(ready: Callable[[], bool], read: Callable[[int], None]) -> int:
+    """A pipe of one line. A process of its own begins to read it when what the writer needs is ready."""
     readable, writable = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
     _resize(writable, ONE_LINE_PIPE)
     try:
@@ -52,7 +65,7 @@ def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
             os.close(writable)
             while not ready():
                 time.sleep(READY_INTERVAL)
-            _copy(readable, log, under_way)
+            read(readable)
         finally:
             os._exit(1)
     os.close(readable)
@@ -61,7 +74,7 @@ def paced(log: Path, ready: Callable[[], bool], under_way: Path) -> int:
 
 def _copy(readable: int, log: Path, under_way: Path) -> None:
     """What it says of its options it may say at once."""
-    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    target = _open_log(log)
     narrow, soon = not _resize(readable, WIDE_PIPE), False
     while line := os.read(readable, 1 << 16):
         os.write(target, line)
@@ -72,6 +85,15 @@ def _copy(readable: int, log: Path, under_way: Path) -> None:
             time.sleep(LIST_WAIT)
             break
     under_way.touch()
+    _pass_on(readable, target)
+
+
+def _open_log(log: Path) -> int:
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def _pass_on(readable: int, target: int) -> None:
+    """Copy the rest."""
     _resize(readable, WIDE_PIPE)
     os.dup2(readable, 0)
     os.dup2(target, 1)

@@ -25,6 +25,7 @@ from pinnace.network.native.profile import with_notifications
 from pinnace.node.limits.affinity import AFFINITY
 from pinnace.node.limits.limiter import with_affinity
 from pinnace.node.services import host_network, user_groups
+from pinnace.podjobs import held_pods
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None)
         limiter.updated(about, home)
         return
     if kind == "create":
+        held_pods.wait(about)
         limiter.created(about, path.parent)
         about = host_network.on_host_network(about, host, path.parent) if host else about
         bundle = keeping_read_only(without_cgroups(about), is_read_only)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.tasks import TASKS
-from pinnace.errors import PinnaceError, RankError, UsageError
+from pinnace.errors import PinnaceError, RankError, SlurmError, UsageError
 from pinnace.interpreter import python_argv
 from pinnace.network import listening
 from pinnace.network.accepting import Acceptor, raise_file_limit
@@ -42,7 +42,7 @@ from pinnace.slurm.variables import submission_environment
 from pinnace.spec import NodeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pinnace.podjobs.ranks.container import ContainerSpec
     from pinnace.slurm.allowed_options import SrunCall
@@ -117,9 +117,9 @@ def companion_argv(others: Sequence[str], task: Sequence[str]) -> list[str]:
     return ["srun", *size, *alone, "--quiet", "--job-name=pinnace", f"--immediate={STEP_START_TIMEOUT}", "--", *task]
 
 
-def default_mpi(listed: str) -> str | None:
-    """The preferred plugin in the output of ``srun --mpi=list``."""
-    return next((name for name in PREFERRED_MPI if name in listed.split()), None)
+def default_mpi(plugins: Collection[str]) -> str | None:
+    """The preferred one of the plugins that this Slurm has."""
+    return next((name for name in PREFERRED_MPI if name in plugins), None)
 
 
 class Companions:
@@ -399,8 +399,9 @@ class RankServer:
     def _default_mpi(self) -> str | None:
         with self.lock:
             if self._mpi is None:
-                listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False, timeout=60)
-                self._mpi = default_mpi(listed.stdout + listed.stderr) or "none"
+                with contextlib.suppress(SlurmError):
+                    self._mpi = default_mpi(Slurm().mpi_plugins())
+                self._mpi = self._mpi or "none"
             return self._mpi
 
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from testbed.errors import UsageError
 from testbed.images.compiling import Program
 from testbed.images.entries import Entry, directory, file, link
-from testbed.images.golang import GoSource
+from testbed.images.golang import GoProgram, GoSource, read_lock
 from testbed.images.oci import Command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from testbed.images.golang import GoFile, GoProgram
+    from testbed.images.golang import GoFile
 
 __all__ = ["RECIPES", "LayerRecipe", "Recipe", "find"]
 
@@ -233,6 +233,16 @@ STREAM = LayerRecipe(
     ),
 )
 
+# All that `pinnace bench` runs. STREAM's and netperf's places have programs of ours.
+BENCH = LayerRecipe(
+    packages=(*SYSBENCH.packages, *FIO.packages, "dnsperf", "iperf3"),
+    exclude=(*SYSBENCH.exclude, *FIO.exclude),
+    programs=(
+        *STREAM.programs,
+        Program(path="usr/local/bin/rr", source=(SOURCES / "rr.c").read_text(), flags=("-O2",)),
+    ),
+)
+
 PYTHON = LayerRecipe(packages=("python3",), entries=(link("usr/bin/python", "python3"),))
 
 OPENMPI = LayerRecipe(
@@ -268,6 +278,17 @@ SOCKETS = LayerRecipe(
     modules=(GoSource(path="usr/local/bin/lines-go", source=(SOURCES / "lines.go").read_text(), version="1.25"),),
 )  # fmt: skip
 
+# Upstream's example of a driver for Dynamic Resource Allocation, which invents its devices.
+DRA = LayerRecipe(
+    modules=(
+        GoProgram(
+            path="usr/local/bin/dra-example-kubeletplugin",
+            package="sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
+            lock=read_lock("dra-example-driver"),
+        ),
+    ),
+)
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -284,9 +305,11 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="sysbench", layers=(BASE, SYSBENCH), command=Command(entrypoint=("sysbench",), cmd=("--help",))),
         Recipe(name="fio", layers=(BASE, FIO), command=Command(entrypoint=("fio",), cmd=("--help",))),
         Recipe(name="stream", layers=(BASE, STREAM), command=Command(cmd=("stream",))),
+        Recipe(name="bench", layers=(BASE, BENCH), command=Command(cmd=("bash",)), registry="localhost/pinnace"),
         Recipe(name="python", layers=(BASE, PYTHON), command=Command(cmd=("python3",))),
         Recipe(name="sockets", layers=(BASE, PYTHON, SOCKETS), command=Command(cmd=("python3",))),
         Recipe(name="openmpi", layers=(BASE, PYTHON, OPENMPI), command=Command(cmd=("python3",))),
+        Recipe(name="dra", layers=(BASE, DRA), command=Command(cmd=("dra-example-kubeletplugin",))),
         Recipe(name="grpc", layers=(BASE, PYTHON, GRPC), command=Command(cmd=("grpc-health", "5000"))),
     )
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.node.services.kubelet_pacing import LIST_WAIT, paced
+from pinnace.node.services.kubelet_pacing import LIST_WAIT, held, paced
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -51,3 +51,25 @@ def times(tmp_path: Path) -> dict[str, float]:
 def test_it_waits_until_somebody_is_ready_and_then_for_what_it_has_asked(times: dict[str, float]) -> None:
     assert times["FLAG 0"] < times["ready"] < times["FLAG 1"]
     assert times["waiting"] - times["adding"] > LIST_WAIT / 2
+
+
+TWO_LINES = r"""
+import os
+os.write(1, b"first\n")
+open("first", "w").close()
+os.write(1, b"second\n")
+open("second", "w").close()
+"""
+
+
+def test_another_program_gets_no_further_than_its_second_line_until_it_may(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    output = held(tmp_path / "log", ready.exists)
+    with subprocess.Popen([sys.executable, "-c", TWO_LINES], stdout=output, cwd=tmp_path) as process:
+        os.close(output)
+        wait_until("its first line", (tmp_path / "first").exists, limit=30)
+        time.sleep(0.3)
+        assert not (tmp_path / "second").exists()
+        ready.touch()
+        process.wait(timeout=30)
+    wait_until("the whole log", lambda: (tmp_path / "log").read_text() == "first\nsecond\n", limit=30)

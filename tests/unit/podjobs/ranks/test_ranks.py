@@ -138,9 +138,9 @@ def test_slurms_own_srun_gets_what_was_asked_and_what_is_usual() -> None:
     assert "--mpi=pmix" in step_argv(parse_srun(["prog"]), ["rank"], mpi="pmix", cpus=None)
     assert {"--nodes=2", "--ntasks=2", "--nodelist=b,c", "--overlap"} <= set(companion_argv(["b", "c"], ["x"]))
     listed = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n"
-    assert default_mpi(listed) == "pmix"
-    assert default_mpi("\tnone\n\tpmi2\n") == "pmi2"
-    assert default_mpi("\tnone\n") is None
+    assert default_mpi(listed.split()) == "pmix"
+    assert default_mpi(["none", "pmi2"]) == "pmi2"
+    assert default_mpi(["none"]) is None
 
 
 def test_a_rank_does_not_get_the_users_token() -> None:

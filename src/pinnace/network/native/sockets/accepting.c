@@ -21,15 +21,18 @@
 #include <unistd.h>
 
 enum {
-  MAX_DIALLERS = 512,      /* connections whose handshake is not complete; anybody can make them */
-  HANDSHAKE_LIMIT = 5000,  /* milliseconds for a handshake */
-  KNOCK_LIMIT = 300,       /* milliseconds in which the kernel has to answer for a pod */
-  ACCEPT_INTERVAL = 1000,  /* milliseconds between looks at connections that nobody has accepted */
-  MAX_LOOKS = 10,          /* at one that is not in the queue of an application whose calls are caught */
-  HEARD_LIMIT = 5000,      /* milliseconds for which a knock stands for others to the same socket */
-  SOON = 150,              /* milliseconds: more than between two looks at time limits */
-  UNCLAIMED_LIMIT = 10000, /* milliseconds in which a caller has to come back */
-  FABRIC_LIMIT = 20,       /* milliseconds for a socket of the node's network, if none is ready */
+  MAX_DIALLERS = 512,     /* connections whose handshake is not complete; anybody can make them */
+  HANDSHAKE_LIMIT = 5000, /* milliseconds for a handshake */
+  PROVEN_LIMIT = 5000,    /* milliseconds for which a node keeps a connection ready: it does so for less */
+  KNOCK_LIMIT = 300,      /* milliseconds in which the kernel has to answer for a pod, if the other node waits for it */
+  LONG_KNOCK_LIMIT = 15000, /* milliseconds, if it does not: the kernel knocks again when a queue was full */
+  MAX_KNOCKS = 5,           /* at once, if there is no socket for one */
+  ACCEPT_INTERVAL = 1000,   /* milliseconds between looks at connections that nobody has accepted */
+  MAX_LOOKS = 10,           /* at one that is not in the queue of an application whose calls are caught */
+  HEARD_LIMIT = 5000,       /* milliseconds for which a knock stands for others to the same socket */
+  SOON = 150,               /* milliseconds: more than between two looks at time limits */
+  UNCLAIMED_LIMIT = 10000,  /* milliseconds in which a caller has to come back */
+  FABRIC_LIMIT = 20,        /* milliseconds for a socket of the node's network, if none is ready */
   ACCEPT_BATCH = 32,
   FLOOD_PAUSE = 10,         /* milliseconds between batches while the table of diallers is half full */
   MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
@@ -50,6 +53,18 @@ static void ask_for_sockets(void) {
     fabric_asked++;
 }
 
+/* Let a socket have the node's own address. The one at the node's end of pods' links is also that of connections which
+ * kube-proxy masquerades: if one of them had our port, the kernel would give us another, and our knock would be a
+ * stranger's. */
+static bool bind_to_node(int fd) {
+  struct endpoint own = v4_endpoint(node.nodes.first + node.index + 1, 0);
+  struct sockaddr_in6 address;
+  socklen_t size = build_address(AF_INET, &own, &address);
+  int on = 1; /* the port is chosen when the socket is connected */
+  return setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on) == 0 &&
+         bind(fd, (struct sockaddr *)&address, size) == 0;
+}
+
 static void receive_socket(struct watch *watch, uint32_t events) {
   (void)events;
   char reply, control[CMSG_SPACE(sizeof(int))];
@@ -64,7 +79,7 @@ static void receive_socket(struct watch *watch, uint32_t events) {
   if (!rights || rights->cmsg_type != SCM_RIGHTS) return;
   int fd;
   memcpy(&fd, CMSG_DATA(rights), sizeof fd);
-  if (fabric_count < MAX_FABRIC_SOCKETS)
+  if (fabric_count < MAX_FABRIC_SOCKETS && bind_to_node(fd))
     fabric_sockets[fabric_count++] = fd;
   else
     close(fd);
@@ -128,7 +143,7 @@ static int copy_listener(const struct listener *listener) {
 /* Note on what a pod listens. Whether it is a pod's network at all. */
 static bool note_listener(const struct call *call, int own, bool accepts) {
   struct endpoint bound;
-  uint32_t pod = pod_of(caller(call), own);
+  uint32_t pod = pod_of(caller(call), own, netns_cookie(own));
   if (!pod || !own_address(own, &bound)) return false;
   if (!bound.port) return true;
   struct endpoint endpoint = v4_endpoint(pod, bound.port);
@@ -173,13 +188,19 @@ void handle_listen(struct call *call) {
 
 /* --- connections that wait to be accepted ----------------------------------------------------------------------- */
 
+/* What a dialler waits for. */
+struct reply {
+  bool with_proof; /* it has not got that yet */
+  uint8_t proof[DIGEST];
+};
+
 struct waiting {
   struct watch watch; /* of the knock */
   struct waiting *next, **previous;
   int knock, peer;
   struct endpoint target, source; /* the pods' addresses */
   struct endpoint from;           /* the knock's own */
-  uint8_t proof[DIGEST];
+  struct reply reply;
   bool confirmed, connected;
   uint64_t deadline;
   int looks;
@@ -187,21 +208,27 @@ struct waiting {
 
 static struct waiting *all_waiting, *by_port[1 << 16]; /* of the knock */
 
-static void answer_dialler(int peer, const uint8_t proof[DIGEST], char word) {
+static void say(int peer, const struct reply *reply, char word) {
   uint8_t message[DIGEST + 1];
-  memcpy(message, proof, DIGEST);
-  message[DIGEST] = (uint8_t)word;
-  send(peer, message, sizeof message, MSG_NOSIGNAL);
+  size_t size = reply->with_proof ? DIGEST : 0;
+  memcpy(message, reply->proof, size);
+  message[size] = (uint8_t)word;
+  send(peer, message, size + 1, MSG_NOSIGNAL);
 }
 
 /* Tell the other node that the connection is made: before the application can write anything to it. */
 static void confirm(struct waiting *this) {
-  if (!this->confirmed) answer_dialler(this->peer, this->proof, YES);
+  if (!this->confirmed) say(this->peer, &this->reply, YES);
   this->confirmed = true;
 }
 
-static void refuse(int peer, const uint8_t proof[DIGEST]) {
-  answer_dialler(peer, proof, NO);
+/* ``reply`` is NULL if the other node believes it connected. */
+static void refuse(int peer, const struct reply *reply) {
+  if (!reply) {
+    reset(peer);
+    return;
+  }
+  say(peer, reply, NO);
   close(peer);
 }
 
@@ -226,10 +253,7 @@ static void join_by_splicing(struct waiting *this) {
 /* Nobody listens any more, or the kernel does not answer. */
 static void give_up(struct waiting *this) {
   forget_waiting(this);
-  if (this->confirmed)
-    reset(this->peer);
-  else
-    refuse(this->peer, this->proof);
+  refuse(this->peer, this->confirmed ? NULL : &this->reply);
   close(this->knock);
 }
 
@@ -257,8 +281,8 @@ static void knock_connected(struct watch *watch, uint32_t events) {
   watch_change(&this->watch, EPOLLIN);
 }
 
-/* Take a connection until it is accepted. ``proof`` is for who has made it, NULL if it was confirmed before. */
-static bool knock(int peer, const struct endpoint *target, const struct endpoint *source, const uint8_t *proof) {
+/* Take a connection until it is accepted. ``reply`` is for who has made it, NULL if it waits for none. */
+static bool knock(int peer, const struct endpoint *target, const struct endpoint *source, const struct reply *reply) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(AF_INET, target, &address);
   const struct listener *listener = find_listener(target);
@@ -273,9 +297,9 @@ static bool knock(int peer, const struct endpoint *target, const struct endpoint
       this->peer = peer;
       this->target = *target;
       this->source = *source;
-      this->confirmed = !proof;
-      if (proof) memcpy(this->proof, proof, DIGEST);
-      this->deadline = now_ms() + KNOCK_LIMIT;
+      this->confirmed = !reply;
+      if (reply) this->reply = *reply;
+      this->deadline = now_ms() + (reply ? KNOCK_LIMIT : LONG_KNOCK_LIMIT);
       this->next = all_waiting;
       this->previous = &all_waiting;
       if (all_waiting) all_waiting->previous = &this->next;
@@ -319,28 +343,46 @@ static void look_at_waiting(uint64_t now) {
 /* --- connections of other nodes, and of strangers --------------------------------------------------------------- */
 
 static bool give_to_blocked(int peer, const struct endpoint *target, const struct endpoint *source,
-                            const uint8_t proof[DIGEST]);
+                            const struct reply *reply);
 
 struct dialler {
   struct watch watch;
+  struct diallers *among;
   struct dialler *next, *previous; /* the oldest is first */
   uint64_t deadline;
-  uint8_t nonce[NONCE], message[PROOF + REQUEST];
+  uint8_t nonce[NONCE], message[PROOF];
   size_t filled;
+  struct reply reply;
   int fd;
 };
 
-static struct dialler *oldest, *newest;
-static int dialler_count;
+static struct diallers {
+  struct dialler *oldest, *newest;
+  int count;
+} strangers, nodes; /* those who have proven that they are nodes of this cluster, and may take their time */
 static struct watch listener_watch;
 static uint64_t paused_until; /* 0: not paused */
+
+static void take_out(struct dialler *this) {
+  *(this->previous ? &this->previous->next : &this->among->oldest) = this->next;
+  *(this->next ? &this->next->previous : &this->among->newest) = this->previous;
+  this->among->count--;
+}
+
+static void put_among(struct diallers *among, struct dialler *this, uint64_t limit) {
+  this->among = among;
+  this->deadline = now_ms() + limit;
+  this->next = NULL;
+  this->previous = among->newest;
+  *(among->newest ? &among->newest->next : &among->oldest) = this;
+  among->newest = this;
+  among->count++;
+}
 
 /* Its descriptor is somebody else's from now on. */
 static void forget_dialler(struct dialler *this) {
   watch_remove(&this->watch);
-  *(this->previous ? &this->previous->next : &oldest) = this->next;
-  *(this->next ? &this->next->previous : &newest) = this->previous;
-  dialler_count--;
+  take_out(this);
   free_later(this);
 }
 
@@ -349,48 +391,69 @@ static void drop_dialler(struct dialler *this) {
   reset(this->fd);
 }
 
-static void dialler_said(struct watch *watch, uint32_t events) {
-  (void)events;
-  struct dialler *this = (struct dialler *)watch;
-  ssize_t got = recv(this->fd, this->message + this->filled, sizeof this->message - this->filled, 0);
-  if (got < 0 && errno == EAGAIN) return;
-  if (got <= 0) {
-    drop_dialler(this);
-    return;
-  }
+/* Receive what is there of a step. Whether it is complete. */
+static bool receive_from(struct dialler *this, size_t size) {
+  ssize_t got = recv(this->fd, this->message + this->filled, size - this->filled, 0);
+  if (got <= 0 && !(got < 0 && errno == EAGAIN)) drop_dialler(this);
+  if (got <= 0) return false;
   this->filled += (size_t)got;
-  if (this->filled < sizeof this->message) return;
-  uint8_t proof[DIGEST];
-  if (!check_proof(this->nonce, this->message, proof)) {
-    drop_dialler(this);
-    return;
-  }
+  return this->filled == size;
+}
+
+/* Hand a connection over to the pod that it is for. */
+static void pass_on(struct dialler *this) {
   struct endpoint ends[2];
   for (int i = 0; i < 2; i++) {
     uint32_t ip;
     uint16_t port;
-    memcpy(&ip, this->message + PROOF + 6 * i, 4);
-    memcpy(&port, this->message + PROOF + 6 * i + 4, 2);
+    memcpy(&ip, this->message + 6 * i, 4);
+    memcpy(&port, this->message + 6 * i + 4, 2);
     ends[i] = v4_endpoint(ntohl(ip), ntohs(port));
   }
+  const struct reply *reply = this->message[REQUEST - 1] == IS_SURE ? NULL : &this->reply;
+  if (!reply) acknowledge(this->fd); /* an answer would have done so */
   forget_dialler(this);
-  if (!give_to_blocked(this->fd, &ends[0], &ends[1], proof) && !knock(this->fd, &ends[0], &ends[1], proof))
-    refuse(this->fd, proof);
+  bool done = give_to_blocked(this->fd, &ends[0], &ends[1], reply);
+  for (int i = 0; !done && i < (reply ? 1 : MAX_KNOCKS); i++) done = knock(this->fd, &ends[0], &ends[1], reply);
+  if (!done) refuse(this->fd, reply);
+}
+
+static void node_said(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct dialler *this = (struct dialler *)watch;
+  if (receive_from(this, REQUEST)) pass_on(this);
+}
+
+static void stranger_said(struct watch *watch, uint32_t events) {
+  struct dialler *this = (struct dialler *)watch;
+  if (!receive_from(this, PROOF)) return;
+  if (!check_proof(this->nonce, this->message, this->reply.proof)) {
+    drop_dialler(this);
+    return;
+  }
+  take_out(this);
+  put_among(&nodes, this, PROVEN_LIMIT);
+  this->filled = 0;
+  this->watch.ready = node_said;
+  this->reply.with_proof = true;
+  char byte;
+  if (recv(this->fd, &byte, 1, MSG_PEEK) > 0) { /* its request has come too: one answer for both */
+    node_said(watch, events);
+    return;
+  }
+  this->reply.with_proof = false;
+  if (send(this->fd, this->reply.proof, DIGEST, MSG_NOSIGNAL) != DIGEST) drop_dialler(this);
 }
 
 static void welcome(int fd) {
   struct dialler *this = calloc(1, sizeof *this);
-  if (!this || watch_add(&this->watch, fd, EPOLLIN, dialler_said)) {
+  if (!this || watch_add(&this->watch, fd, EPOLLIN, stranger_said)) {
     free(this);
     reset(fd);
     return;
   }
   this->fd = fd;
-  this->deadline = now_ms() + HANDSHAKE_LIMIT;
-  this->previous = newest;
-  *(newest ? &newest->next : &oldest) = this;
-  newest = this;
-  dialler_count++;
+  put_among(&strangers, this, HANDSHAKE_LIMIT);
   random_nonce(this->nonce);
   if (send(fd, this->nonce, NONCE, MSG_NOSIGNAL) != NONCE) drop_dialler(this);
 }
@@ -407,16 +470,16 @@ static void accept_diallers(struct watch *watch, uint32_t events) {
   for (int i = 0; i < ACCEPT_BATCH; i++) {
     int fd = accept4(watch->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-      if (is_exhausted(errno) && oldest)
-        drop_dialler(oldest);
+      if (is_exhausted(errno) && strangers.oldest)
+        drop_dialler(strangers.oldest);
       else if (is_exhausted(errno))
         pause_accepting();
       return;
     }
-    if (dialler_count >= MAX_DIALLERS) drop_dialler(oldest);
+    if (strangers.count >= MAX_DIALLERS) drop_dialler(strangers.oldest);
     welcome(fd);
   }
-  if (dialler_count > MAX_DIALLERS / 2) pause_accepting();
+  if (strangers.count > MAX_DIALLERS / 2) pause_accepting();
 }
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */
@@ -460,16 +523,16 @@ static bool take_unclaimed(uint64_t listener, int *fd, struct endpoint *peer) {
 }
 
 /* Make the connection of another node the application's own. */
-static void adopt(int own, int family, int peer, const struct endpoint *target, const struct endpoint *source) {
-  set_nodelay(peer, 0);
-  copy_options(own, peer); /* what the kernel would have it inherit */
+static void adopt(int own, uint64_t cookie, int family, int peer, const struct endpoint *target,
+                  const struct endpoint *source) {
+  inherit_options(own, cookie, peer);
   set_name(peer, family, target, source);
   count(ACCEPTED);
 }
 
 /* The socket that an application gets for one that was in its queue: the same, or what the knock stands for.
  * Other connections to other pods may come from the knock's own port. */
-static int exchange(int own, int family, int fd, struct endpoint *peer) {
+static int exchange(int own, uint64_t cookie, int family, int fd, struct endpoint *peer) {
   struct endpoint target;
   struct waiting *waiting = is_v4(peer) ? by_port[peer->port] : NULL;
   if (!waiting || !same_endpoint(&waiting->from, peer)) return fd;
@@ -480,8 +543,8 @@ static int exchange(int own, int family, int fd, struct endpoint *peer) {
   reset(fd);
   give_back_fabric_socket(found.knock);
   struct listener *listener = find_listener(&found.target);
-  if (listener && listener->cookie == socket_cookie(own)) listener->heard = now_ms();
-  adopt(own, family, found.peer, &found.target, &found.source);
+  if (listener && listener->cookie == cookie) listener->heard = now_ms();
+  adopt(own, cookie, family, found.peer, &found.target, &found.source);
   *peer = found.source;
   return found.peer;
 }
@@ -544,7 +607,7 @@ static bool accept_now(struct call *call, int own, int family) {
       return true;
     }
     parse_address(&address, size, &peer);
-    fd = exchange(own, family, fd, &peer);
+    fd = exchange(own, cookie, family, fd, &peer);
   }
   deliver(call, cookie, family, fd, &peer);
   return true;
@@ -624,14 +687,14 @@ static struct blocked *find_blocked(uint64_t cookie) {
  * Where the last knock has arrived at that socket, the kernel would take the next one there too. It may not: a socket
  * may be bound to another address, be one of several for the port, or be behind rules of the pod's own. */
 static bool give_to_blocked(int peer, const struct endpoint *target, const struct endpoint *source,
-                            const uint8_t proof[DIGEST]) {
+                            const struct reply *reply) {
   const struct listener *listener = find_listener(target);
   if (!listener || !listener->heard || now_ms() > listener->heard + HEARD_LIMIT) return false;
   struct blocked *this = find_blocked(listener->cookie);
   if (!this || queue_length(this->own)) return false;                    /* others came before */
   if (get_option(this->own, SOL_SOCKET, SO_REUSEPORT) > 0) return false; /* the kernel chooses one of several sockets */
-  answer_dialler(peer, proof, YES);
-  adopt(this->own, this->family, peer, target, source);
+  if (reply) say(peer, reply, YES);
+  adopt(this->own, this->cookie, this->family, peer, target, source);
   deliver(&this->call, this->cookie, this->family, peer, source);
   unblock(this);
   return true;
@@ -697,7 +760,8 @@ void accepting_init(void) {
 }
 
 bool accepting_tick(uint64_t now) {
-  while (oldest && now >= oldest->deadline) drop_dialler(oldest);
+  while (strangers.oldest && now >= strangers.oldest->deadline) drop_dialler(strangers.oldest);
+  while (nodes.oldest && now >= nodes.oldest->deadline) drop_dialler(nodes.oldest);
   if (paused_until && now >= paused_until) {
     paused_until = 0;
     watch_change(&listener_watch, EPOLLIN);

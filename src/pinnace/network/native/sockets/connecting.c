@@ -25,43 +25,58 @@ enum {
   AVOIDED = 2000,         /* milliseconds for which it is left to the general path then */
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
-  MAX_PEERS = 4096,       /* larger than any index of a node */
+  MAX_SPARES = 8,         /* to a node: made together, they cost less than one by one */
+  SPARE_RUSH = 50,        /* milliseconds: if one was made less long ago than that, more are wanted */
+  SURE_LIMIT = 100,       /* milliseconds for which a pod that was connected to is taken to accept the next one too */
+  MAX_SURE = 1024,
+  FORGOTTEN = 60000, /* milliseconds after which a node that nobody connects to any more is forgotten */
+  BUCKETS = 256,     /* of the table of nodes */
   MAX_UNANSWERED = 64,
 };
 enum path { LOCAL, BY_GENERAL_PATH, TO_OUTSIDE, TO_POD };
-enum stage { ADDRESS, OUTSIDE_CONNECT, PEER_CONNECT, PEER_NONCE, PEER_ANSWER };
+enum stage { ADDRESS, OUTSIDE_CONNECT, PEER_NONCE, PEER_PROOF, PEER_PROVEN, PEER_ANSWER };
+
+/* How far a connection to a node is. */
+struct handshake {
+  enum stage stage;
+  size_t filled; /* how much has been received of a step */
+  uint8_t buffer[DIGEST], expected[DIGEST];
+};
 
 struct connecting {
   struct watch watch; /* of the host's socket */
   struct connecting *next, **previous;
   struct call call;
   uint64_t cookie; /* of the caller's own socket */
-  enum stage stage;
+  struct handshake handshake;
   uint64_t deadline; /* 0: none */
   int fd;            /* the host's socket */
   bool spare;        /* it was a spare one */
-  int family, nodelay;
+  int family;
   bool blocking, cloexec;
-  uint32_t pod;               /* the caller's own address */
-  struct endpoint wanted;     /* what it asked for */
-  struct endpoint target;     /* the pod behind that */
-  uint8_t buffer[DIGEST + 1]; /* what has been received of a step */
-  size_t filled;
-  uint8_t expected[DIGEST];
+  uint32_t pod;           /* the caller's own address */
+  struct endpoint wanted; /* what it asked for */
+  struct endpoint target; /* the pod behind that */
 };
 
-/* A connection to a node for the next pod that wants one there: it is connected, and its nonce may have come. */
+/* A connection to a node for the next pod that wants one there. Most often both ends have proven themselves by then. */
 struct spare {
+  struct watch watch;
+  struct handshake handshake;
+  struct peer *peer;
   int fd;
   uint64_t made; /* 0: there is none */
 };
 
-static struct peer {
+static struct peer { /* a node that somebody has connected to not long ago */
+  struct peer *next;
+  uint32_t index;
   uint32_t ip;
   uint16_t port; /* 0: not known */
-  uint64_t asked, known, answered, avoided_until;
-  struct spare spare;
-} peers[MAX_PEERS];
+  uint64_t used, asked, known, answered, avoided_until;
+  int wanted_spares;
+  struct spare spares[MAX_SPARES];
+} *peers[BUCKETS];
 
 static struct connecting *all;
 static struct {
@@ -69,6 +84,11 @@ static struct {
   int answer;
 } unanswered[MAX_UNANSWERED]; /* sockets that were replaced for callers that a signal interrupted in that moment */
 static unsigned next_unanswered;
+static struct {
+  uint32_t ip;
+  uint16_t port;
+  uint64_t when;
+} sure[MAX_SURE];                            /* pods that have accepted a connection not long ago */
 static uint64_t interrupted[MAX_UNANSWERED]; /* sockets of callers that a signal interrupted before */
 static unsigned next_interrupted;
 
@@ -164,30 +184,25 @@ static void fail(struct connecting *this, int code) {
 
 /* To the kernel a socket is connected when connect(2) has said so, not before; and only such a one can never be
  * connected again. Without this a pod could do so after a reset, by sendmsg(2) with MSG_FASTOPEN, to the host's own
- * addresses. */
-static bool settle(int fd) {
-  struct sockaddr_in6 address;
-  socklen_t size = sizeof address;
-  return getpeername(fd, (struct sockaddr *)&address, &size) == 0 &&
-         (connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EISCONN);
+ * addresses. Returns 0, EALREADY if it is not connected yet, or why it never will be. */
+static int settle(int fd) {
+  struct sockaddr_in unused = {.sin_family = AF_INET}; /* the kernel goes on with what it has begun */
+  return connect(fd, (struct sockaddr *)&unused, sizeof unused) == 0 || errno == EISCONN ? 0 : errno;
 }
 
 /* Put the host's socket in its place, and answer the call. Who does not want to wait is told that it takes a moment. */
 static void put(struct connecting *this, enum counter counter) {
   int result = this->blocking ? 0 : -EINPROGRESS;
-  struct endpoint local = v4_endpoint(this->pod, 0), real;
-  if (own_address(this->fd, &real)) local.port = real.port;
-  uint64_t cookie = socket_cookie(this->fd);
-  if (!settle(this->fd)) { /* it has been reset already */
-    take_general_path(this);
-    return;
-  }
-  set_name(this->fd, this->family, &local, &this->wanted);
-  set_blocking(this->fd, this->blocking);
+  struct name name = {.cookie = socket_cookie(this->fd), .family = this->family, .peer = this->wanted};
+  own_address(this->fd, &name.real_local);
+  peer_address(this->fd, &name.real_peer);
+  name.local = v4_endpoint(this->pod, name.real_local.port);
+  add_name(&name);
+  if (this->blocking) set_blocking(this->fd, true);
   if (replace_descriptor(&this->call, this->fd, this->cloexec, result)) {
     count(counter);
     if (!answer(&this->call, result)) {
-      unanswered[next_unanswered % MAX_UNANSWERED].cookie = cookie;
+      unanswered[next_unanswered % MAX_UNANSWERED].cookie = name.cookie;
       unanswered[next_unanswered++ % MAX_UNANSWERED].answer = result;
     }
   } else
@@ -200,24 +215,24 @@ static void put(struct connecting *this, enum counter counter) {
 static void outside_connected(struct watch *watch, uint32_t events) {
   (void)events;
   struct connecting *this = (struct connecting *)watch;
-  int code = get_option(this->fd, SOL_SOCKET, SO_ERROR);
-  if (code)
-    fail(this, code > 0 ? code : ECONNABORTED);
-  else
+  int code = settle(this->fd);
+  if (!code)
     put(this, OUTSIDE);
+  else if (code != EALREADY)
+    fail(this, code);
 }
 
 static void connect_outside(struct connecting *this) {
   struct sockaddr_in6 address;
   socklen_t size = build_address(this->family, &this->wanted, &address);
-  this->stage = OUTSIDE_CONNECT;
+  this->handshake.stage = OUTSIDE_CONNECT;
   uint64_t limit = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) : OUTSIDE_LIMIT;
   this->deadline = limit ? now_ms() + limit : 0;
-  struct endpoint reached;
   int code = connect(this->fd, (struct sockaddr *)&address, size) ? errno : 0;
-  if (!code || (code == EINPROGRESS && peer_address(this->fd, &reached))) /* a near one often is, by now */
+  if (code == EINPROGRESS) code = settle(this->fd); /* a near one often is connected by now */
+  if (!code)
     put(this, OUTSIDE);
-  else if (code != EINPROGRESS)
+  else if (code != EALREADY)
     fail(this, code);
   else if (watch_add(&this->watch, this->fd, EPOLLOUT, outside_connected))
     take_general_path(this);
@@ -225,18 +240,45 @@ static void connect_outside(struct connecting *this) {
 
 /* --- to a pod --------------------------------------------------------------------------------------------------- */
 
-static uint32_t owner(const struct endpoint *pod) { return (v4(pod) - node.pods.first) >> 8; }
+static uint32_t owner(const struct endpoint *pod) { return (v4(pod) - node.pods.first) >> node.pod_bits; }
 
-static void drop_spare(struct peer *peer) {
-  if (peer->spare.made) close(peer->spare.fd);
-  peer->spare.made = 0;
+static struct peer *find_peer(uint32_t index) {
+  struct peer *peer = peers[index % BUCKETS];
+  while (peer && peer->index != index) peer = peer->next;
+  return peer;
 }
 
-static void forget_peer(const struct connecting *this) {
-  struct peer *peer = &peers[owner(&this->target)];
+/* The node of a pod; NULL if there is no memory. */
+static struct peer *use_peer(const struct endpoint *pod) {
+  uint32_t index = owner(pod);
+  struct peer *peer = find_peer(index);
+  if (!peer && (peer = calloc(1, sizeof *peer))) {
+    peer->index = index;
+    peer->wanted_spares = 1;
+    peer->next = peers[index % BUCKETS];
+    peers[index % BUCKETS] = peer;
+  }
+  if (peer) peer->used = now_ms();
+  return peer;
+}
+
+static void drop_spare(struct spare *spare) {
+  if (!spare->made) return;
+  watch_remove(&spare->watch);
+  close(spare->fd);
+  spare->made = 0;
+}
+
+static void drop_spares(struct peer *peer) {
+  for (int i = 0; i < MAX_SPARES; i++) drop_spare(&peer->spares[i]);
+}
+
+static void forget_address(const struct connecting *this) {
+  struct peer *peer = find_peer(owner(&this->target));
+  if (!peer) return;
   peer->port = 0;
   peer->asked = 0;
-  drop_spare(peer);
+  drop_spares(peer);
 }
 
 /* Begin to connect a socket to a node. */
@@ -244,137 +286,209 @@ static bool dial(int fd, int family, const struct peer *peer) {
   struct endpoint endpoint = v4_endpoint(peer->ip, peer->port);
   struct sockaddr_in6 address;
   socklen_t size = build_address(family, &endpoint, &address);
-  set_nodelay(fd, 1);
   return connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
 }
 
-/* Who connects to a pod often does so again: have the next connection ready. */
-static void make_spare(struct peer *peer) {
-  if (peer->spare.made || !peer->port) return;
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return;
-  if (dial(fd, AF_INET, peer))
-    peer->spare = (struct spare){.fd = fd, .made = now_ms()};
-  else
-    close(fd);
-}
+enum progress { WAITS, FAILED, COMPLETE };
 
-/* The spare connection to the node of a pod, or -1. */
-static int take_spare(const struct endpoint *pod, int family) {
-  struct peer *peer = owner(pod) < MAX_PEERS ? &peers[owner(pod)] : NULL;
-  if (!peer || !peer->spare.made || family != AF_INET || now_ms() > peer->spare.made + SPARE_LIMIT) return -1;
-  peer->spare.made = 0;
-  return peer->spare.fd;
-}
-
-/* Receive exactly so many bytes of a step: those that follow belong to the pods. Whether they are there. */
-static bool receive_step(struct connecting *this, size_t size) {
+/* Receive exactly so many bytes of a step: those that follow belong to the pods. */
+static enum progress receive_step(int fd, struct handshake *this, size_t size) {
   while (this->filled < size) {
-    ssize_t got = recv(this->fd, this->buffer + this->filled, size - this->filled, 0);
-    if (got < 0 && errno == EAGAIN) return false;
-    if (got <= 0) {
-      forget_peer(this);
-      take_general_path(this);
-      return false;
-    }
+    ssize_t got = recv(fd, this->buffer + this->filled, size - this->filled, 0);
+    if (got < 0 && errno == EAGAIN) return WAITS;
+    if (got <= 0) return FAILED;
     this->filled += (size_t)got;
   }
   this->filled = 0;
-  return true;
+  return COMPLETE;
 }
 
-static void send_request(struct connecting *this, const struct peer *peer) {
+static void build_request(const struct connecting *this, char word, uint8_t request[REQUEST]) {
   struct endpoint own = {0};
-  uint8_t message[PROOF + REQUEST];
-  dialler_proof(this->buffer, owner(&this->target), peer->ip, peer->port, message, this->expected);
   own_address(this->fd, &own);
   uint32_t ips[] = {htonl(v4(&this->target)), htonl(this->pod)};
   uint16_t ports[] = {htons(this->target.port), htons(own.port)};
   for (int i = 0; i < 2; i++) {
-    memcpy(message + PROOF + 6 * i, &ips[i], 4);
-    memcpy(message + PROOF + 6 * i + 4, &ports[i], 2);
+    memcpy(request + 6 * i, &ips[i], 4);
+    memcpy(request + 6 * i + 4, &ports[i], 2);
   }
-  this->stage = PEER_ANSWER;
-  if (send(this->fd, message, sizeof message, MSG_NOSIGNAL) != sizeof message) take_general_path(this);
+  request[REQUEST - 1] = (uint8_t)word;
+}
+
+/* Go on with the proofs of both ends. The request of who wants the connection, if somebody does, follows our own. */
+static enum progress prove_ourselves(int fd, struct handshake *this, struct peer *peer, const struct connecting *who) {
+  uint8_t message[PROOF + REQUEST];
+  size_t size = who ? sizeof message : PROOF;
+  enum progress progress = receive_step(fd, this, this->stage == PEER_NONCE ? NONCE : DIGEST);
+  if (progress != COMPLETE) return progress;
+  peer->answered = now_ms();
+  if (this->stage == PEER_PROOF) {
+    this->stage = PEER_PROVEN;
+    return same_digest(this->buffer, this->expected) ? COMPLETE : FAILED;
+  }
+  this->stage = PEER_PROOF;
+  dialler_proof(this->buffer, peer->index, peer->ip, peer->port, message, this->expected);
+  if (who) build_request(who, ASKS, message + PROOF);
+  return send(fd, message, size, MSG_NOSIGNAL) == (ssize_t)size ? WAITS : FAILED;
+}
+
+static void spare_ready(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct spare *spare = (struct spare *)watch;
+  switch (prove_ourselves(spare->fd, &spare->handshake, spare->peer, NULL)) {
+    case WAITS: return;
+    case FAILED: drop_spare(spare); return;
+    case COMPLETE: watch_remove(watch);
+  }
+}
+
+static void make_spare(struct peer *peer, struct spare *spare) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  *spare = (struct spare){.peer = peer, .fd = fd, .handshake.stage = PEER_NONCE};
+  if (dial(fd, AF_INET, peer) && watch_add(&spare->watch, fd, EPOLLIN, spare_ready) == 0)
+    spare->made = now_ms();
+  else
+    close(fd);
+}
+
+/* Who connects to a pod often does so again: when there is no spare connection left, have the next ones ready. */
+static void make_spares(struct peer *peer) {
+  for (int i = 0; i < MAX_SPARES; i++)
+    if (peer->spares[i].made) return;
+  for (int i = 0; i < peer->wanted_spares && peer->port; i++) make_spare(peer, &peer->spares[i]);
+}
+
+static bool is_closed(int fd) {
+  char byte;
+  return recv(fd, &byte, 1, MSG_PEEK) >= 0 || errno != EAGAIN;
+}
+
+/* The spare connection to the node of a pod that is furthest, and how far that is; or -1. */
+static int take_spare(const struct endpoint *pod, int family, struct handshake *handshake) {
+  struct peer *peer = family == AF_INET ? find_peer(owner(pod)) : NULL;
+  struct spare *best = NULL;
+  uint64_t now = now_ms();
+  for (int i = 0; peer && i < MAX_SPARES; i++) {
+    struct spare *spare = &peer->spares[i];
+    if (!spare->made || now > spare->made + SPARE_LIMIT) continue;
+    if (!best || spare->handshake.stage > best->handshake.stage) best = spare;
+  }
+  if (!best) return -1;
+  if (now < best->made + SPARE_RUSH && peer->wanted_spares < MAX_SPARES) peer->wanted_spares *= 2;
+  if (best->handshake.stage == PEER_PROVEN && is_closed(best->fd)) {
+    drop_spares(peer); /* the other end has ended */
+    return -1;
+  }
+  *handshake = best->handshake;
+  watch_remove(&best->watch);
+  best->made = 0;
+  return best->fd;
+}
+
+static bool is_sure(const struct endpoint *pod) {
+  uint32_t ip = v4(pod), place = (ip ^ pod->port) % MAX_SURE;
+  return sure[place].ip == ip && sure[place].port == pod->port && now_ms() < sure[place].when + SURE_LIMIT;
+}
+
+static void note_sure(const struct endpoint *pod) {
+  uint32_t ip = v4(pod), place = (ip ^ pod->port) % MAX_SURE;
+  sure[place].ip = ip;
+  sure[place].port = pod->port;
+  sure[place].when = now_ms();
+}
+
+static void pod_connected(struct connecting *this, struct peer *peer) {
+  if (settle(this->fd)) { /* it has been reset already */
+    take_general_path(this);
+    return;
+  }
+  put(this, PODS);
+  make_spares(peer);
 }
 
 static void peer_ready(struct watch *watch, uint32_t events) {
   (void)events;
   struct connecting *this = (struct connecting *)watch;
-  struct peer *peer = &peers[owner(&this->target)];
-  switch (this->stage) {
-    case PEER_CONNECT:
-      if (get_option(this->fd, SOL_SOCKET, SO_ERROR)) {
-        forget_peer(this);
-        take_general_path(this);
-        return;
-      }
-      this->stage = PEER_NONCE;
-      watch_change(&this->watch, EPOLLIN);
-      return;
-    case PEER_NONCE:
-      if (!receive_step(this, NONCE)) return;
-      peer->answered = now_ms();
-      send_request(this, peer);
-      return;
-    case PEER_ANSWER:
-      if (!receive_step(this, DIGEST + 1)) return;
-      if (!same_digest(this->buffer, this->expected) || this->buffer[DIGEST] != YES) {
-        take_general_path(this);
-        return;
-      }
-      set_nodelay(this->fd, this->nodelay);
-      put(this, PODS);
-      make_spare(peer);
-      return;
-    default: return;
+  struct handshake *handshake = &this->handshake;
+  struct peer *peer = use_peer(&this->target);
+  enum progress progress = peer ? COMPLETE : FAILED;
+  if (progress == COMPLETE && handshake->stage != PEER_ANSWER) {
+    progress = prove_ourselves(this->fd, handshake, peer, this);
+    if (progress == COMPLETE) handshake->stage = PEER_ANSWER;
   }
+  if (progress == COMPLETE) progress = receive_step(this->fd, handshake, 1);
+  if (progress == FAILED) forget_address(this);
+  if (progress == FAILED || (progress == COMPLETE && handshake->buffer[0] != YES))
+    take_general_path(this);
+  else if (progress == COMPLETE) {
+    note_sure(&this->target);
+    pod_connected(this, peer);
+  }
+}
+
+/* Go on with a spare connection. Who was connected to a moment ago is so again without waiting for the other node, as
+ * the kernel does it for a server that has not accepted yet. */
+static void use_spare(struct connecting *this, struct peer *peer) {
+  struct handshake *handshake = &this->handshake;
+  bool is_proven = handshake->stage == PEER_PROVEN, waits = !is_proven || !is_sure(&this->target);
+  if (handshake->stage != PEER_NONCE) {
+    uint8_t request[REQUEST];
+    build_request(this, waits ? ASKS : IS_SURE, request);
+    if (send(this->fd, request, REQUEST, MSG_NOSIGNAL) != REQUEST) {
+      take_general_path(this);
+      return;
+    }
+    if (is_proven) handshake->stage = PEER_ANSWER;
+  }
+  if (!waits)
+    pod_connected(this, peer);
+  else if (watch_add(&this->watch, this->fd, EPOLLIN, peer_ready))
+    take_general_path(this);
+  else
+    peer_ready(&this->watch, EPOLLIN); /* what it waits for may have come already */
 }
 
 static void dial_peer(struct connecting *this, struct peer *peer) {
-  this->stage = this->spare ? PEER_NONCE : PEER_CONNECT;
-  this->nodelay = get_option(this->fd, IPPROTO_TCP, TCP_NODELAY);
-  if (this->spare)
-    set_nodelay(this->fd, 1);
-  else if (!dial(this->fd, this->family, peer)) {
-    forget_peer(this);
-    take_general_path(this);
+  if (this->spare) {
+    use_spare(this, peer);
     return;
   }
-  if (watch_add(&this->watch, this->fd, this->spare ? EPOLLIN : EPOLLOUT, peer_ready))
+  this->handshake.stage = PEER_NONCE;
+  if (!dial(this->fd, this->family, peer)) {
+    forget_address(this);
     take_general_path(this);
-  else if (this->spare)
-    peer_ready(&this->watch, EPOLLIN); /* its nonce has come already */
+  } else if (watch_add(&this->watch, this->fd, EPOLLIN, peer_ready))
+    take_general_path(this);
 }
 
 static void connect_pod(struct connecting *this) {
-  uint32_t index = owner(&this->target);
-  this->stage = ADDRESS;
+  struct peer *peer = use_peer(&this->target);
+  if (!this->spare) this->handshake.stage = ADDRESS;
   uint64_t own = this->blocking ? timeout_ms(this->fd, SO_SNDTIMEO) / 8 : SHORT_PEER_LIMIT; /* of the caller's time */
   this->deadline = now_ms() + (own && own < PEER_LIMIT ? own : PEER_LIMIT);
-  if (index >= MAX_PEERS || now_ms() < peers[index].avoided_until) {
+  if (!peer || peer->index > node.last_index || now_ms() < peer->avoided_until) {
     take_general_path(this);
     return;
   }
-  struct peer *peer = &peers[index];
   if (!peer->port || now_ms() > peer->known + ADDRESS_LIMIT)
     if (now_ms() > peer->asked + PEER_LIMIT) {
       peer->asked = now_ms();
-      want_peer(index);
+      want_peer(peer->index);
     }
   if (peer->port) dial_peer(this, peer);
 }
 
 void peer_found(uint32_t index, uint32_t ip, uint16_t port) {
-  if (index >= MAX_PEERS) return;
-  struct peer *peer = &peers[index];
-  if (peer->ip != ip || peer->port != port) drop_spare(peer);
+  struct peer *peer = find_peer(index);
+  if (!peer) return;
+  if (peer->ip != ip || peer->port != port) drop_spares(peer);
   peer->ip = ip;
   peer->port = port;
   peer->known = now_ms();
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
-    if (this->stage != ADDRESS || owner(&this->target) != index) continue;
+    if (this->handshake.stage != ADDRESS || owner(&this->target) != index) continue;
     if (port)
       dial_peer(this, peer);
     else
@@ -406,11 +520,11 @@ static bool begin(struct call *call, int own, const struct connecting *about, en
   if (flags < 0 || flags & O_ASYNC || !can_be_copied(own) || is_shared(caller(call), socket_number(call), own))
     return false;
   struct connecting *this = malloc(sizeof *this);
-  int fd = path == TO_POD ? take_spare(&about->target, about->family) : -1;
+  struct handshake handshake = {0};
+  int fd = path == TO_POD ? take_spare(&about->target, about->family, &handshake) : -1;
   bool spare = fd >= 0;
   if (!spare) fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (spare) set_nodelay(fd, 0);
-  if (!this || fd < 0 || !copy_options(own, fd)) {
+  if (!this || fd < 0 || !copy_options(own, fd, about->family)) {
     if (fd >= 0) close(fd);
     free(this);
     return false;
@@ -419,6 +533,7 @@ static bool begin(struct call *call, int own, const struct connecting *about, en
   this->call = *call;
   this->fd = fd;
   this->spare = spare;
+  this->handshake = handshake;
   this->watch.fd = -1;
   this->blocking = !(flags & O_NONBLOCK);
   this->cloexec = flags & O_CLOEXEC;
@@ -463,7 +578,7 @@ static void connect_socket(struct call *call, int own, int family, const void *a
     path = choose_path(&about.target);
   }
   if (path == TO_OUTSIDE || path == TO_POD) {
-    about.pod = pod_of(caller(call), own);
+    about.pod = pod_of(caller(call), own, netns);
     if (about.pod && !was_interrupted(about.cookie) && begin(call, own, &about, path)) return;
   }
   if (path != LOCAL) count(GENERAL);
@@ -502,23 +617,46 @@ void handle_name(struct call *call, bool peer) {
 }
 
 /* A node has not answered in time. If it answers others, it is just slow. */
-static void note_silence(struct peer *peer, uint64_t now) {
-  if (now > peer->answered + SILENT) peer->avoided_until = now + AVOIDED;
+static void note_silence(const struct connecting *this, uint64_t now) {
+  struct peer *peer = find_peer(owner(&this->target));
+  if (peer && now > peer->answered + SILENT) peer->avoided_until = now + AVOIDED;
+}
+
+/* Close spare connections that nobody has taken: fewer are wanted then. */
+static void drop_old_spares(struct peer *peer, uint64_t now) {
+  for (int i = 0; i < MAX_SPARES; i++)
+    if (peer->spares[i].made && now > peer->spares[i].made + SPARE_LIMIT) {
+      drop_spare(&peer->spares[i]);
+      peer->wanted_spares = 1;
+    }
+}
+
+/* Close old spare connections, and forget nodes that nobody connects to any more. */
+static void clean_peers(uint64_t now) {
+  for (size_t i = 0; i < BUCKETS; i++)
+    for (struct peer **place = &peers[i], *peer; (peer = *place);) {
+      drop_old_spares(peer, now);
+      if (now > peer->used + FORGOTTEN) { /* no call takes that long to reach it; calls look it up at every step */
+        *place = peer->next;
+        drop_spares(peer);
+        free_later(peer);
+      } else
+        place = &peer->next;
+    }
 }
 
 bool connecting_tick(uint64_t now) {
   static uint64_t next_validation;
   bool validate = now >= next_validation;
   if (validate) next_validation = now + VALID_INTERVAL;
-  for (size_t i = 0; validate && i < MAX_PEERS; i++)
-    if (peers[i].spare.made && now > peers[i].spare.made + SPARE_LIMIT) drop_spare(&peers[i]);
+  if (validate) clean_peers(now);
   for (struct connecting *this = all, *next; this; this = next) {
     next = this->next;
     if (validate && !is_waited_for(&this->call)) {
       interrupted[next_interrupted++ % MAX_UNANSWERED] = this->cookie;
       finish(this);
     } else if (this->deadline && now >= this->deadline) {
-      if (this->stage == PEER_CONNECT || this->stage == PEER_NONCE) note_silence(&peers[owner(&this->target)], now);
+      if (this->handshake.stage == PEER_NONCE) note_silence(this, now);
       take_general_path(this);
     }
   }

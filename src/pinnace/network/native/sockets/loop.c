@@ -110,8 +110,9 @@ void loop_run(bool (*tick)(uint64_t now)) {
     uint64_t now = now_ms();
     if (now >= next_tick) next_tick = now + (tick(now) ? SHORT_TICK_MS : TICK_MS);
     if (poll(polled, polled_count, (int)(next_tick - now)) > 0) {
+      bool has_others = polled[0].revents;
       call_urgent();
-      int count = epoll_wait(epoll, events, BATCH, 0);
+      int count = has_others ? epoll_wait(epoll, events, BATCH, 0) : 0;
       for (int i = 0; i < count; i++) call(events[i].data.ptr, events[i].events);
     }
     while (dead_count) free(dead[--dead_count]);

@@ -13,7 +13,14 @@
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
 #endif
-enum { SNDBUF_LOCK = 1, RCVBUF_LOCK = 2, TCP_CLOSED = 7, MAX_OPTION = 16 };
+enum {
+  SNDBUF_LOCK = 1,
+  RCVBUF_LOCK = 2,
+  TCP_CLOSED = 7,
+  MAX_OPTION = 16,
+  LISTENERS_KNOWN = 16,
+  INHERITED_LIMIT = 100, /* milliseconds for which the options of a listening socket are not read again */
+};
 
 struct option {
   int level, name;
@@ -42,9 +49,10 @@ int get_option(int fd, int level, int name) {
 
 /* The protocol of a stream socket of IPv4 or IPv6; -1 if it is none. */
 static int stream_protocol(int fd, int *family) {
+  int protocol = get_option(fd, SOL_SOCKET, SO_PROTOCOL);
+  if (protocol != IPPROTO_TCP && protocol != IPPROTO_MPTCP) return -1;
   *family = get_option(fd, SOL_SOCKET, SO_DOMAIN);
-  bool is_stream = (*family == AF_INET || *family == AF_INET6) && get_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM;
-  return is_stream ? get_option(fd, SOL_SOCKET, SO_PROTOCOL) : -1;
+  return *family == AF_INET || *family == AF_INET6 ? protocol : -1;
 }
 
 bool is_tcp(int fd, int *family) { return stream_protocol(fd, family) == IPPROTO_TCP; }
@@ -90,57 +98,91 @@ bool can_be_copied(int fd) {
   return !device[0] && get_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT) <= 0;
 }
 
-/* What a new socket of the host has, as read when the first one was made. */
-struct defaults {
-  bool known;
-  char values[COPIED + COPIED_OF_IPV6][MAX_OPTION];
+/* The options of a socket; a size of 0: this kernel does not have that one. */
+struct options {
+  struct {
+    char value[MAX_OPTION];
+    socklen_t size;
+  } each[COPIED + COPIED_OF_IPV6];
+  int send_buffer, receive_buffer; /* -1: the application has not set it */
 };
 
-static struct defaults *defaults_of(int family, int fd) {
-  static struct defaults of_ipv4, of_ipv6;
-  struct defaults *defaults = family == AF_INET6 ? &of_ipv6 : &of_ipv4;
-  int fresh = defaults->known ? -1 : socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  for (size_t i = 0; !defaults->known && i < COPIED + (family == AF_INET6 ? COPIED_OF_IPV6 : 0); i++) {
-    const struct option *option = i < COPIED ? &copied[i] : &copied_of_ipv6[i - COPIED];
+static const struct option *numbered(size_t i) { return i < COPIED ? &copied[i] : &copied_of_ipv6[i - COPIED]; }
+
+static size_t options_of(int family) { return family == AF_INET6 ? COPIED + COPIED_OF_IPV6 : COPIED; }
+
+static void read_options(int fd, int family, struct options *options) {
+  memset(options, 0, sizeof *options);
+  for (size_t i = 0; i < options_of(family); i++) {
     socklen_t size = MAX_OPTION;
-    getsockopt(fresh < 0 ? fd : fresh, option->level, option->name, defaults->values[i], &size);
+    bool failed = getsockopt(fd, numbered(i)->level, numbered(i)->name, options->each[i].value, &size);
+    options->each[i].size = failed ? 0 : size;
   }
-  defaults->known = true;
-  if (fresh >= 0) close(fresh);
+  int locked = get_option(fd, SOL_SOCKET, SO_BUF_LOCK);
+  options->send_buffer = locked > 0 && locked & SNDBUF_LOCK ? get_option(fd, SOL_SOCKET, SO_SNDBUF) : -1;
+  options->receive_buffer = locked > 0 && locked & RCVBUF_LOCK ? get_option(fd, SOL_SOCKET, SO_RCVBUF) : -1;
+}
+
+/* What a new socket of the host has, as read when the first one was made. */
+static const struct options *defaults_of(int family) {
+  static struct options of_ipv4, of_ipv6;
+  struct options *defaults = family == AF_INET6 ? &of_ipv6 : &of_ipv4;
+  if (defaults->each[0].size) return defaults;
+  int fresh = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fresh < 0) return defaults; /* nothing is known, so every option is set */
+  read_options(fresh, family, defaults);
+  close(fresh);
   return defaults;
 }
 
-static bool copy_option(int from, int to, const struct option *option, const char *present) {
-  char wanted[MAX_OPTION] = "";
-  socklen_t size = sizeof wanted;
-  if (getsockopt(from, option->level, option->name, wanted, &size)) return true; /* this kernel has none */
-  return memcmp(wanted, present, sizeof wanted) == 0 || setsockopt(to, option->level, option->name, wanted, size) == 0;
+static bool set_buffer(int fd, int name, int size) {
+  int half = size / 2; /* the kernel doubles what it is given */
+  return size < 0 || setsockopt(fd, SOL_SOCKET, name, &half, sizeof half) == 0;
 }
 
-static bool copy_buffer(int from, int to, int name) {
-  int size = get_option(from, SOL_SOCKET, name) / 2; /* the kernel doubles what it is given */
-  return setsockopt(to, SOL_SOCKET, name, &size, sizeof size) == 0;
+static bool is_nodelay(const struct option *option) {
+  return option->level == IPPROTO_TCP && option->name == TCP_NODELAY;
 }
 
-bool copy_options(int from, int to) {
-  bool done = true, both_of_ipv6 = get_option(from, SOL_SOCKET, SO_DOMAIN) == AF_INET6 &&
-                                   get_option(to, SOL_SOCKET, SO_DOMAIN) == AF_INET6;
-  struct defaults *defaults = defaults_of(both_of_ipv6 ? AF_INET6 : AF_INET, to);
-  for (size_t i = 0; i < COPIED; i++) done &= copy_option(from, to, &copied[i], defaults->values[i]);
-  for (size_t i = 0; both_of_ipv6 && i < COPIED_OF_IPV6; i++)
-    done &= copy_option(from, to, &copied_of_ipv6[i], defaults->values[COPIED + i]);
-  int set_by_application = get_option(from, SOL_SOCKET, SO_BUF_LOCK);
-  if (set_by_application > 0 && set_by_application & SNDBUF_LOCK) done &= copy_buffer(from, to, SO_SNDBUF);
-  if (set_by_application > 0 && set_by_application & RCVBUF_LOCK) done &= copy_buffer(from, to, SO_RCVBUF);
-  return done;
+static bool set_options(int fd, int family, const struct options *wanted, bool has_nodelay) {
+  const struct options *defaults = defaults_of(family);
+  bool done = true;
+  for (size_t i = 0; i < options_of(family); i++) {
+    const char *value = wanted->each[i].value;
+    bool is_there = memcmp(value, defaults->each[i].value, MAX_OPTION) == 0;
+    if (has_nodelay && is_nodelay(numbered(i))) is_there = value[0] != 0;
+    if (wanted->each[i].size && !is_there)
+      done &= setsockopt(fd, numbered(i)->level, numbered(i)->name, value, wanted->each[i].size) == 0;
+  }
+  done &= set_buffer(fd, SO_SNDBUF, wanted->send_buffer);
+  return done & set_buffer(fd, SO_RCVBUF, wanted->receive_buffer);
+}
+
+bool copy_options(int from, int to, int family) {
+  struct options options;
+  read_options(from, family, &options);
+  return set_options(to, family, &options, false);
+}
+
+void inherit_options(int listener, uint64_t cookie, int accepted) {
+  static struct {
+    uint64_t cookie, until;
+    struct options options;
+  } known[LISTENERS_KNOWN], *found;
+  found = &known[cookie % LISTENERS_KNOWN];
+  if (found->cookie != cookie || now_ms() >= found->until) {
+    read_options(listener, AF_INET, &found->options);
+    found->cookie = cookie;
+    found->until = now_ms() + INHERITED_LIMIT;
+  }
+  set_options(accepted, AF_INET, &found->options, true);
 }
 
 void set_blocking(int fd, bool blocking) {
-  int flags = fcntl(fd, F_GETFL);
-  fcntl(fd, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
+  fcntl(fd, F_SETFL, blocking ? 0 : O_NONBLOCK); /* no other flag of it can be changed, or is ever set */
 }
 
-void set_nodelay(int fd, int value) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value); }
+void acknowledge(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &(int){1}, sizeof(int)); }
 
 void reset(int fd) {
   struct linger at_once = {.l_onoff = 1};

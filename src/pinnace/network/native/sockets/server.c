@@ -37,8 +37,7 @@ static uint64_t nodes_owner(void) {
   return owner;
 }
 
-uint32_t pod_of(pid_t pid, int own) {
-  uint64_t netns = netns_cookie(own);
+uint32_t pod_of(pid_t pid, int own, uint64_t netns) {
   if (netns == host_netns) return 0;
   if (pods[netns % PODS_KNOWN].netns != netns) {
     /* In a namespace that a process has made itself, it can have any address: that would be another pod's. */

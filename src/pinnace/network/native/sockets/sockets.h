@@ -71,10 +71,12 @@ uint64_t socket_cookie(int fd); /* no other socket has it, as long as the machin
 uint64_t netns_cookie(int fd);
 uint64_t timeout_ms(int fd, int option); /* SO_RCVTIMEO or SO_SNDTIMEO; 0: none */
 bool can_be_copied(int fd);
-bool copy_options(int from, int to); /* to a new one, or one that had only TCP_NODELAY set */
+bool copy_options(int from, int to, int family); /* to a new one, or one like that */
+/* As the kernel does it, to one that has TCP_NODELAY set. */
+void inherit_options(int listener, uint64_t cookie, int accepted);
 void set_blocking(int fd, bool blocking);
-void set_nodelay(int fd, int value);
-void reset(int fd); /* close with a reset */
+void acknowledge(int fd); /* what has been received, at once: who has sent it may wait for that before it sends more */
+void reset(int fd);       /* close with a reset */
 
 /* --- memory.c: what outlives the server ------------------------------------------------------------------------- */
 
@@ -134,8 +136,11 @@ int write_address(const struct call *, int family, const struct endpoint *); /* 
 /* --- sha256.c, handshake.c: the proofs of network/handshake.py -------------------------------------------------- */
 
 enum { DIGEST = 32, NONCE = 32, PROOF = 4 + NONCE + DIGEST };
-enum { REQUEST = 12 }; /* after the proof: address and port of the pod that is wanted, and of the one that wants it */
-enum { YES = '+', NO = '-' }; /* after the proof of the listener */
+/* After its proof, whenever it wants to: address and port of the pod that is wanted, and of the one that wants it, and
+ * whether the dialler waits for the answer. The listener proves itself, and says YES or NO to those who wait. */
+enum { REQUEST = 13 };
+enum { ASKS = '?', IS_SURE = '!' };
+enum { YES = '+', NO = '-' };
 void hmac_sha256(const uint8_t *key, size_t key_size, const uint8_t *data, size_t size, uint8_t digest[DIGEST]);
 void random_nonce(uint8_t nonce[NONCE]);
 /* What the dialler sends after the listener's nonce, and what it expects then. */
@@ -149,8 +154,9 @@ bool same_digest(const uint8_t *, const uint8_t *);
 
 struct node { /* what Python says of this node; see server.py */
   uint32_t index, last_index;
-  uint32_t address; /* of the host, IPv4, in its own order */
-  uint32_t port;    /* of the listener */
+  uint32_t address;  /* of the host, IPv4, in its own order */
+  uint32_t port;     /* of the listener */
+  uint32_t pod_bits; /* of an address: they tell the pods of a node apart */
   struct network nodes, pods, services, own_pods;
   uint8_t key[DIGEST];
   int listener, control, fabric_sockets;
@@ -161,7 +167,8 @@ extern struct node node;
 extern uint64_t host_netns;
 void want_peer(uint32_t index);
 void splice_in_python(int one, int other); /* takes both descriptors */
-uint32_t pod_of(pid_t, int own);           /* the address of the pod that a process and its socket belong to, or 0 */
+/* The address of the pod that a process and its socket, of that network namespace, belong to, or 0. */
+uint32_t pod_of(pid_t, int own, uint64_t netns);
 
 /* --- connecting.c ----------------------------------------------------------------------------------------------- */
 

@@ -25,6 +25,8 @@
 #endif
 #define EPOLL_LINK "anon_inode:[eventpoll]"
 
+enum { KNOWN = 64 };
+
 bool read_memory(pid_t pid, uint64_t address, void *buffer, size_t size) {
   struct iovec local = {buffer, size}, remote = {(void *)(uintptr_t)address, size};
   return process_vm_readv(pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
@@ -35,17 +37,7 @@ bool write_memory(pid_t pid, uint64_t address, const void *buffer, size_t size) 
   return process_vm_writev(pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
 }
 
-static int open_proc(pid_t pid, const char *what, int number, int flags) {
-  char path[64];
-  if (number < 0)
-    snprintf(path, sizeof path, "/proc/%d/%s", pid, what);
-  else
-    snprintf(path, sizeof path, "/proc/%d/%s/%d", pid, what, number);
-  return open(path, flags | O_RDONLY | O_CLOEXEC);
-}
-
-static ssize_t read_proc(pid_t pid, const char *what, int number, char *buffer, size_t room) {
-  int fd = open_proc(pid, what, number, 0);
+static ssize_t read_all(int fd, char *buffer, size_t room) {
   if (fd < 0) return -1;
   size_t size = 0;
   ssize_t got;
@@ -56,30 +48,67 @@ static ssize_t read_proc(pid_t pid, const char *what, int number, char *buffer, 
 }
 
 static pid_t process_of(pid_t thread) {
-  char text[2048];
-  if (read_proc(thread, "status", -1, text, sizeof text) < 0) return -1;
+  char text[2048], path[32];
+  snprintf(path, sizeof path, "/proc/%d/status", thread);
+  if (read_all(open(path, O_RDONLY | O_CLOEXEC), text, sizeof text) < 0) return -1;
   const char *line = strstr(text, "\nTgid:");
   return line ? (pid_t)strtol(line + 6, NULL, 10) : -1;
 }
 
-int open_process(pid_t thread) {
+/* A pidfd of that very thread. Older kernels have them for the first thread of a process alone. */
+static int open_thread(pid_t thread) {
   int fd = (int)syscall(SYS_pidfd_open, thread, PIDFD_THREAD);
-  if (fd < 0 && (errno == EINVAL || errno == ENOENT)) fd = (int)syscall(SYS_pidfd_open, thread, 0);
-  if (fd < 0 && (errno == EINVAL || errno == ENOENT)) fd = (int)syscall(SYS_pidfd_open, process_of(thread), 0);
-  return fd;
+  return fd < 0 && (errno == EINVAL || errno == ENOENT) ? (int)syscall(SYS_pidfd_open, thread, 0) : fd;
 }
 
+int open_process(pid_t thread) {
+  int fd = open_thread(thread);
+  return fd < 0 && (errno == EINVAL || errno == ENOENT) ? (int)syscall(SYS_pidfd_open, process_of(thread), 0) : fd;
+}
+
+/* Threads that have called before: most call again. */
+static struct known {
+  pid_t pid; /* 0: none */
+  int pidfd; /* of that very thread, so it fails when another one has its number; -1: it has none, look again */
+  int proc;  /* its directory in /proc */
+} known[KNOWN];
+
+static void forget(struct known *this) {
+  if (this->pid && this->pidfd >= 0) close(this->pidfd);
+  if (this->pid && this->proc >= 0) close(this->proc);
+  this->pid = 0;
+}
+
+static const struct known *look_up(pid_t pid) {
+  struct known *this = &known[(unsigned)pid % KNOWN];
+  if (this->pid == pid && this->pidfd >= 0) return this;
+  forget(this);
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%d", pid);
+  *this = (struct known){.pid = pid, .pidfd = open_thread(pid), .proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  return this;
+}
+
+static int get_descriptor(int process, int number) { return (int)syscall(SYS_pidfd_getfd, process, number, 0); }
+
 int copy_descriptor(pid_t pid, int number) {
-  int process = open_process(pid);
+  int process = look_up(pid)->pidfd, fd = process < 0 ? -1 : get_descriptor(process, number);
+  if (fd >= 0 || (process >= 0 && errno != ESRCH)) return fd;
+  forget(&known[(unsigned)pid % KNOWN]);
+  process = open_process(pid);
   if (process < 0) return -1;
-  int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+  fd = get_descriptor(process, number);
   close(process);
   return fd;
 }
 
+/* A file of a thread whose descriptor was copied just now. */
+static int open_proc(pid_t pid, const char *path) { return openat(look_up(pid)->proc, path, O_RDONLY | O_CLOEXEC); }
+
 int descriptor_flags(pid_t pid, int number) {
-  char text[256];
-  if (read_proc(pid, "fdinfo", number, text, sizeof text) < 0) return -1;
+  char text[256], path[32];
+  snprintf(path, sizeof path, "fdinfo/%d", number);
+  if (read_all(open_proc(pid, path), text, sizeof text) < 0) return -1;
   const char *flags = strstr(text, "flags:");
   return flags ? (int)strtol(flags + 6, NULL, 8) : -1;
 }
@@ -126,13 +155,14 @@ bool is_shared_by_links(pid_t pid, int number, int own, int directory_fd) {
 }
 
 bool is_shared(pid_t pid, int number, int own) {
+  static bool has_kcmp;
   struct stat about;
-  int directory = open_proc(pid, "fd", -1, O_DIRECTORY);
-  bool has_kcmp = syscall(SYS_kcmp, pid, pid, KCMP_FILE, number, number) == 0, shared = true;
-  if (directory >= 0 && fstat(directory, &about) == 0)
-    shared = about.st_size > 0 && has_kcmp /* from Linux 6.2 the size is the number of descriptors */
-                 ? is_shared_by_numbers(pid, number, about.st_size)
-                 : is_shared_by_links(pid, number, own, directory);
+  if (fstatat(look_up(pid)->proc, "fd", &about, 0)) return true;
+  has_kcmp = has_kcmp || syscall(SYS_kcmp, pid, pid, KCMP_FILE, number, number) == 0;
+  if (about.st_size > 0 && has_kcmp) /* from Linux 6.2 the size is the number of descriptors */
+    return is_shared_by_numbers(pid, number, about.st_size);
+  int directory = open_proc(pid, "fd");
+  bool shared = directory < 0 || is_shared_by_links(pid, number, own, directory);
   if (directory >= 0) close(directory);
   return shared;
 }
@@ -143,7 +173,7 @@ static uint64_t inode_of(int fd) {
 }
 
 bool is_in_network_of(pid_t pid, int socket) {
-  int own = ioctl(socket, SIOCGSKNS), of_process = open_proc(pid, "ns/net", -1, 0);
+  int own = ioctl(socket, SIOCGSKNS), of_process = open_proc(pid, "ns/net");
   bool same = inode_of(own) && inode_of(own) == inode_of(of_process);
   if (own >= 0) close(own);
   if (of_process >= 0) close(of_process);
@@ -160,7 +190,7 @@ uint64_t owner_of_network(int socket) {
 
 uint32_t local_address_in(pid_t pid, const struct network *network) {
   static char text[1 << 18];
-  if (read_proc(pid, "net/fib_trie", -1, text, sizeof text) < 0) return 0;
+  if (read_all(open_proc(pid, "net/fib_trie"), text, sizeof text) < 0) return 0;
   for (char *line = text; (line = strstr(line, "/32 host LOCAL"));) { /* the address is on the line before */
     *line++ = 0;
     char *address = strrchr(text, '-');

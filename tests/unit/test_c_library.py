@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.network import c_library
-from pinnace.network.c_library import LibraryError
+from pinnace import c_library
+from pinnace.c_library import LibraryError
 from pinnace.network.native.library import LIBRARY, SOURCES
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
  *   rr serve-tcp|serve-udp PORT              answer; over TCP one connection after another
  *   rr tcp|connect|udp ADDRESS PORT COUNT    measure COUNT requests, each after the response to the one before
  *   rr cpu COMMAND [ARGUMENT...]             run a command, then print the CPU time of the machine in a line of its own
+ *   rr on PROCESSOR ...                      the same on one processor, also in a container, to which runc gives all
  * `tcp` uses one connection; `connect` opens and closes one for every request. The result is a line of JSON, in
  * microseconds. A tenth more requests come first and are not measured. */
 #include <arpa/inet.h>
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SIZE = 200, SERVER_CPU = 0, CLIENT_CPU = 1 }; /* as in measurements.py */
+enum { SIZE = 200 };
 
 /* Seconds that all processors were busy since boot: user, nice, system, irq and softirq of the first line. */
 static double machine_cpu(void) {
@@ -29,7 +30,6 @@ static double machine_cpu(void) {
   return (double)(user + nice + system + irq + softirq) / (double)sysconf(_SC_CLK_TCK);
 }
 
-/* On the processor of their host, also in a container, to which runc gives all of them. */
 static void pin(int processor) {
   if (syscall(SYS_sched_setaffinity, 0, sizeof(long), &(unsigned long){1UL << processor}))
     err(1, "processor %d", processor);
@@ -127,11 +127,15 @@ static int run(char **command) {
 }
 
 int main(int count, char **words) {
+  if (count > 3 && !strcmp(words[1], "on")) {
+    pin(atoi(words[2]));
+    count -= 2;
+    words += 2;
+  }
   if (count > 2 && !strcmp(words[1], "cpu")) return run(words + 2);
-  pin(count == 3 ? SERVER_CPU : CLIENT_CPU);
   if (count == 3 && !strcmp(words[1], "serve-tcp")) serve_tcp(open_socket(SOCK_STREAM, bind, at("0.0.0.0", words[2])));
   if (count == 3 && !strcmp(words[1], "serve-udp")) serve_udp(open_socket(SOCK_DGRAM, bind, at("0.0.0.0", words[2])));
   if (count != 5 || !strstr("tcp connect udp", words[1]) || atoi(words[4]) < 1)
-    errx(2, "usage: rr serve-tcp|serve-udp PORT | tcp|connect|udp ADDRESS PORT COUNT | cpu COMMAND [ARGUMENT...]");
+    errx(2, "usage: rr [on PROCESSOR] serve-tcp|serve-udp PORT | tcp|connect|udp ADDRESS PORT COUNT | cpu COMMAND...");
   measure(words[1], at(words[2], words[3]), atoi(words[4]));
 }

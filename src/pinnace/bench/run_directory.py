@@ -1,0 +1,135 @@
+"""The directory of a run: what was asked for, on which machine, and every sample, written the moment it is there.
+
+run.json         the settings, the machine, the versions
+samples.jsonl    a line for each task of each model in each round
+outputs/         what the programs printed
+results.json, results.csv, report.html, plots/      made from these, any number of times
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pinnace.bench.measurements import FULL, Model, Parameters
+from pinnace.errors import BenchError
+from pinnace.spec.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pinnace.slurm.options import SbatchOptions
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What was asked for. ``directory`` is where tools and files of the run are, on the shared file system."""
+
+    options: SbatchOptions = field(default_factory=dict)
+    nodes: int = 2
+    repeat: int = 10
+    models: tuple[Model, ...] = tuple(Model)
+    only: tuple[str, ...] = ()
+    parameters: Parameters = FULL
+    image: str = ""
+    startup_image: str = ""
+    directory: str = ""
+    identifier: str = ""  # of the run, in names of files and clusters
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Settings:
+        parameters = Parameters(**data.pop("parameters"))
+        models = tuple(Model(name) for name in data.pop("models"))
+        only = tuple(data.pop("only"))
+        return Settings(parameters=parameters, models=models, only=only, **data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One task of one model in one round: the values of its figures, or why there are none."""
+
+    round: int
+    model: Model
+    task: str
+    values: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    begin: float = 0.0  # seconds since 1970
+    seconds: float = 0.0
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Sample:
+        return Sample(**data | {"model": Model(data["model"])})
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def create(path: Path, settings: Settings) -> RunDirectory:
+        try:
+            (path / "outputs").mkdir(parents=True)
+        except FileExistsError:
+            raise BenchError(
+                f"{path} exists already", hint=f"Choose another --output, or go on with it: --resume {path}."
+            ) from None
+        run = RunDirectory(path)
+        run.write({"settings": settings.to_json(), "machine": {}, "versions": {}})
+        return run
+
+    @staticmethod
+    def existing(path: Path) -> RunDirectory:
+        run = RunDirectory(path)
+        about = read_json(path / "run.json") if path.is_dir() else None
+        if about is None:
+            raise BenchError(f"{path} is no directory of a run of `pinnace bench`: there is no run.json in it")
+        if about.get("format") != FORMAT:
+            raise BenchError(
+                f"{path} was written by another version of pinnace", hint=f"This one reads format {FORMAT}."
+            )
+        return run
+
+    def about(self) -> dict[str, Any]:
+        return dict(read_json(self.path / "run.json"))
+
+    def write(self, about: dict[str, Any]) -> None:
+        write_json(self.path / "run.json", {"format": FORMAT} | about)
+
+    def update(self, **about: Any) -> None:
+        self.write(self.about() | about)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_json(self.about()["settings"])
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        return dict(self.about()["machine"])
+
+    def samples(self) -> list[Sample]:
+        """All that were taken, in their order. A line that was cut off by a crash does not count."""
+        try:
+            lines = (self.path / "samples.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                found.append(Sample.from_json(json.loads(line)))
+            except (ValueError, TypeError, KeyError):
+                continue
+        return found
+
+    def add(self, sample: Sample, output: str = "") -> None:
+        with (self.path / "samples.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(sample)) + "\n")
+        if output:
+            (self.path / "outputs" / f"{sample.round:03}-{sample.model}-{sample.task}.txt").write_text(output)

@@ -1,0 +1,55 @@
+"""Pods that wait for the end of the pod before them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pinnace.podjobs import held_pods
+from pinnace.podjobs.held_pods import HeldPods
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def container(uid: str, kind: str = "container") -> dict[str, Any]:
+    return {"annotations": {"io.kubernetes.cri.sandbox-uid": uid, "io.kubernetes.cri.container-type": kind}}
+
+
+def seconds_held(config: dict[str, Any], kubelet: Path) -> float:
+    begin = time.monotonic()
+    held_pods.wait(config, kubelet)
+    return time.monotonic() - begin
+
+
+def test_a_container_of_a_held_pod_is_created_when_it_is_released(tmp_path: Path) -> None:
+    held = HeldPods(tmp_path / "kubelet")
+    held.hold("a")
+    timer = threading.Timer(0.3, held.release, ["a"])
+    timer.start()
+    assert seconds_held(container("a"), tmp_path / "kubelet") >= 0.3
+    timer.join()
+
+
+def test_no_other_container_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pods, "HOLD_LIMIT", 5.0)
+    HeldPods(tmp_path).hold("a")
+    for config in (container("b"), container("a", "sandbox"), container("../a"), container(""), {}):
+        assert seconds_held(config, tmp_path) < 1
+
+
+def test_nobody_waits_for_a_runner_that_was_started_again(tmp_path: Path) -> None:
+    held = HeldPods(tmp_path)
+    held.hold("a")
+    held.clear()
+    held.release("a")
+    assert seconds_held(container("a"), tmp_path) < 1
+
+
+def test_a_kubelet_would_give_up_before_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pods, "HOLD_LIMIT", 0.1)
+    HeldPods(tmp_path).hold("a")
+    assert 0.1 <= seconds_held(container("a"), tmp_path) < 2
