@@ -67,28 +67,26 @@ def step_argv(job: int, host: str, argv: Sequence[str], *, cpus: int, directory:
 
 
 def execute(argv: Sequence[str], *, limit: float, stdin: str = "") -> str:
-    """Run a command to its end and give what it printed. Ctrl-C is ours to handle, not the command's."""
+    """Run a command to its end and give what it printed. Ctrl-C is ours to handle, not the command's.
+
+    On Ctrl-C or after ``limit`` it is ended in order: an srun that was killed would leave its job in the queue.
+    """
+    source = subprocess.PIPE if stdin else subprocess.DEVNULL
     try:
-        result = subprocess.run(
-            argv,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=limit,
-            env=srun_environment(os.environ),
-            start_new_session=True,
-        )
+        process = start(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except FileNotFoundError as error:
         raise BenchError(f"there is no `{argv[0]}` here", hint="Run `pinnace bench` on a login node.") from error
+    try:
+        output, errors = process.communicate(stdin, timeout=limit)
     except subprocess.TimeoutExpired:
         raise BenchError(
             f"no result within {limit:.0f} s", hint="Does the host still answer? See `sinfo -N`."
         ) from None
-    if result.returncode:
-        raise failure(result.returncode, f"{result.stderr}\n{result.stdout}")
-    return result.stdout
+    finally:
+        end(process)
+    if process.returncode:
+        raise failure(process.returncode, f"{errors}\n{output}")
+    return output
 
 
 def failure(code: int, output: str) -> BenchError | NoSpaceError:
@@ -191,14 +189,17 @@ class HostAllocation:
         self.close()
 
 
-def start(argv: Sequence[str], *, stdout: int, stderr: int | IO[str]) -> subprocess.Popen[str]:
+def start(
+    argv: Sequence[str], *, stdout: int, stderr: int | IO[str], stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
     """Start a process of Slurm's or kubectl's, which ends with this one. Ctrl-C is ours to handle."""
     return subprocess.Popen(
         argv,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         text=True,
+        errors="replace",
         env=srun_environment(os.environ),
         start_new_session=True,
         preexec_fn=_prepare_child,  # noqa: PLW1509 - there are no threads
@@ -206,14 +207,14 @@ def start(argv: Sequence[str], *, stdout: int, stderr: int | IO[str]) -> subproc
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End such a process in order."""
+    """End such a process in order, if it has not ended yet."""
     process.terminate()
     try:
         process.wait(END_LIMIT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for stream in (process.stdout, process.stderr):
+    for stream in (process.stdin, process.stdout, process.stderr):
         if stream:
             stream.close()
 

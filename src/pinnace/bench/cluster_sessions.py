@@ -7,6 +7,7 @@ import datetime as dt
 import http.client
 import json
 import os
+import secrets
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,12 @@ from pinnace.bench import objects
 from pinnace.bench.allocation import execute, failure, in_directory
 from pinnace.bench.measurements import FioPlace, Model, Server
 from pinnace.bench.sessions import SMALL, STARTUP_LIMIT, Session, Site, wait_a_moment, without_hosts
+from pinnace.cluster import configuration
 from pinnace.cluster.cluster import Cluster
 from pinnace.cluster.cluster_job import Place
 from pinnace.cluster.directory import home
 from pinnace.errors import ApiError, BenchError, ClusterError, PinnaceError
-from pinnace.kube.client import Api
-from pinnace.podjobs.settings import PodJobSettings
+from pinnace.kube.client import API_FAILURES, Api
 from pinnace.slurm.allowed_options import OF_PODS_TOO
 from pinnace.slurm.options import argv as options_argv
 from pinnace.slurm.options import merge
@@ -38,6 +39,7 @@ CLIENT, SERVER, STARTUP = "client", "server", "startup"
 STAY = ("sleep", "86400")
 READY_LIMIT = 300.0  # seconds until a pod runs, with its image there
 API_LIMIT = 60.0  # seconds for a request that creates objects
+DELETE_LIMIT = 90.0  # seconds until Slurm has ended the jobs of SlurmJobs: it gives them 30 before it kills them
 NEVER = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError",
          "CreateContainerError", "RunContainerError"}  # fmt: skip
 
@@ -216,7 +218,7 @@ class SlurmJobSession(ClusterSession):
 
     def __init__(self, site: Site, cluster: Cluster) -> None:
         super().__init__(site, cluster)
-        self._count = 0
+        self._name, self._count = f"bench-{secrets.token_hex(4)}", 0  # of no other session, also if it is resumed
 
     def wait_bridge(self) -> None:
         begin = time.monotonic()
@@ -238,22 +240,35 @@ class SlurmJobSession(ClusterSession):
     def _job(self, argv: Sequence[str], *, limit: float) -> str:
         """Run a command as a SlurmJob. The API is asked rarely: whoever looks takes CPUs from what is looked at."""
         self._count += 1
-        name, directory = f"bench-{self._count}", self.site.directory
+        name, directory = f"{self._name}-{self._count}", self.site.directory
         script = f"#!/bin/sh\n{shlex.join(argv)}\necho $? > {name}.code.new && mv {name}.code.new {name}.code\n"
         files = {kind: directory / f"{name}.{kind}" for kind in ("out", "err", "code")}
-        for path in files.values():
-            path.unlink(missing_ok=True)
         options = {key: value for key, value in self.site.options(self.site.client).items() if key != "nodes"}
-        self.apply(objects.slurmjob(name, script, options, directory=str(directory)))
-        begin = time.monotonic()
-        while not appeared(files["code"]):
-            self._check_job(name)
-            wait_a_moment(begin, limit, f"the SlurmJob {name} has not ended")
-        code, output, errors = (read(files[kind]) for kind in ("code", "out", "err"))
-        self._kubectl.run("delete", "slurmjob.pinnace.dev", name, "--wait=true", check=False, timeout=READY_LIMIT)
+        try:
+            self.apply(objects.slurmjob(name, script, options, directory=str(directory)))
+            begin = time.monotonic()
+            while not appeared(files["code"]):
+                self._check_job(name)
+                wait_a_moment(begin, limit, f"the SlurmJob {name} has not ended")
+            code, output, errors = (read(files[kind]) for kind in ("code", "out", "err"))
+        finally:
+            self._delete_jobs(name)
         if int(code):
             raise failure(int(code), f"{errors}\n{output}")
         return output
+
+    def _delete_jobs(self, *names: str) -> None:
+        """Delete SlurmJobs, which ends their jobs: these would outlive the cluster, and run beside later sessions.
+
+        If the API is gone, nobody can. This calls no kubectl, which a second Ctrl-C would end.
+        """
+        begin = time.monotonic()
+        with contextlib.suppress(*API_FAILURES, BenchError):
+            for name in names:
+                self.api.delete_if_there(f"{SLURMJOBS}/{name}")
+            for name in names:
+                while self.api.get_or_none(f"{SLURMJOBS}/{name}") is not None:
+                    wait_a_moment(begin, DELETE_LIMIT, f"the SlurmJob {name} was not deleted")
 
     def _check_job(self, name: str) -> None:
         conditions = self.api.get(f"{SLURMJOBS}/{name}").get("status", {}).get("conditions", [])
@@ -267,11 +282,14 @@ class SlurmJobSession(ClusterSession):
         names = [f"rate-{number}" for number in range(count)]
         directory = str(self.site.directory)
         begin = time.monotonic()
-        self.apply(*(objects.slurmjob(name, "#!/bin/sh\ntrue\n", options, directory=directory) for name in names))
-        while self._complete(set(names)) < count:
-            self.check()
-            wait_a_moment(begin, limit, f"not all of {count} SlurmJobs have ended")
-        return count / (time.monotonic() - begin)
+        try:
+            self.apply(*(objects.slurmjob(name, "#!/bin/sh\ntrue\n", options, directory=directory) for name in names))
+            while self._complete(set(names)) < count:
+                self.check()
+                wait_a_moment(begin, limit, f"not all of {count} SlurmJobs have ended")
+            return count / (time.monotonic() - begin)
+        finally:
+            self._delete_jobs(*names)
 
     def _complete(self, names: set[str]) -> int:
         items = [item for item in self.api.get(SLURMJOBS)["items"] if item["metadata"]["name"] in names]
@@ -320,7 +338,7 @@ def describe_cluster(site: Site, model: Model, number: int) -> Cluster:
     more: dict[str, Any] = {}
     if model is Model.PODS:
         given = {key: value for key, value in site.settings.options.items() if key in OF_PODS_TOO}
-        settings = PodJobSettings.load(home() / "pods.toml")
+        settings = configuration.pod_settings(home())
         more["provisioning"] = Provisioning(
             pods_as_jobs=True, options=tuple(options_argv(given)), settings=settings.to_json()
         )

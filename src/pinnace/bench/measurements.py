@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,9 +153,6 @@ class Parameters:
     api_seconds: int = 10
     pods: int = 50
     replicas: int = 100
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 FULL = Parameters()

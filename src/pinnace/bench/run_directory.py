@@ -8,8 +8,11 @@ results.json, results.csv, report.html, plots/      made from these, any number 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.bench.measurements import FULL, Model, Parameters
@@ -17,11 +20,10 @@ from pinnace.errors import BenchError
 from pinnace.spec.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pinnace.slurm.options import SbatchOptions
 
 FORMAT = 1
+ABOUT, OUTPUTS = "run.json", "outputs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,17 @@ class Settings:
     directory: str = ""
     identifier: str = ""  # of the run, in names of files and clusters
 
+    @property
+    def removable_directory(self) -> Path:
+        """``directory``, which the run removes in the end. BenchError if it is none that a run makes for itself."""
+        path = Path(self.directory)
+        if not self.identifier or path.name != directory_name(self.identifier):
+            raise BenchError(
+                f"{self.directory or 'no directory'} in {ABOUT} is not of a run, and would be removed after it",
+                hint="Begin a new run, without --resume.",
+            )
+        return path
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -48,6 +61,11 @@ class Settings:
         models = tuple(Model(name) for name in data.pop("models"))
         only = tuple(data.pop("only"))
         return Settings(parameters=parameters, models=models, only=only, **data)
+
+
+def directory_name(identifier: str) -> str:
+    """The directory of a run on the shared file system, by which it is known as ours."""
+    return f"pinnace-bench-{identifier}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +90,39 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._made: list[Path] = []  # directories that are new, outer ones first
 
     @staticmethod
     def create(path: Path, settings: Settings) -> RunDirectory:
-        try:
-            (path / "outputs").mkdir(parents=True)
-        except FileExistsError:
-            raise BenchError(
-                f"{path} exists already", hint=f"Choose another --output, or go on with it: --resume {path}."
-            ) from None
+        """A new one, or one in an empty directory. BenchError if there is anything else."""
         run = RunDirectory(path)
-        run.write({"settings": settings.to_json(), "machine": {}, "versions": {}})
+        try:
+            check_unused(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for directory in (path / OUTPUTS,) if path.is_dir() else (path, path / OUTPUTS):
+                directory.mkdir()
+                run._made.append(directory)
+            run.write({"settings": settings.to_json(), "machine": {}, "versions": {}})
+        except OSError as error:
+            run.discard()
+            raise BenchError(f"{path} cannot be made: {error.strerror}", hint="Choose another --output.") from error
         return run
+
+    def discard(self) -> None:
+        """Remove what ``create`` has made, and nothing else: a directory with anything else in it stays."""
+        with contextlib.suppress(OSError):
+            if self._made:
+                (self.path / ABOUT).unlink()
+        for directory in reversed(self._made):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
     @staticmethod
     def existing(path: Path) -> RunDirectory:
         run = RunDirectory(path)
-        about = read_json(path / "run.json") if path.is_dir() else None
+        about = read_json(path / ABOUT) if path.is_dir() else None
         if about is None:
-            raise BenchError(f"{path} is no directory of a run of `pinnace bench`: there is no run.json in it")
+            raise BenchError(f"{path} is no directory of a run of `pinnace bench`: there is no {ABOUT} in it")
         if about.get("format") != FORMAT:
             raise BenchError(
                 f"{path} was written by another version of pinnace", hint=f"This one reads format {FORMAT}."
@@ -98,10 +130,10 @@ class RunDirectory:
         return run
 
     def about(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "run.json"))
+        return dict(read_json(self.path / ABOUT))
 
     def write(self, about: dict[str, Any]) -> None:
-        write_json(self.path / "run.json", {"format": FORMAT} | about)
+        write_json(self.path / ABOUT, {"format": FORMAT} | about)
 
     def update(self, **about: Any) -> None:
         self.write(self.about() | about)
@@ -132,4 +164,14 @@ class RunDirectory:
         with (self.path / "samples.jsonl").open("a") as file:
             file.write(json.dumps(asdict(sample)) + "\n")
         if output:
-            (self.path / "outputs" / f"{sample.round:03}-{sample.model}-{sample.task}.txt").write_text(output)
+            (self.path / OUTPUTS / f"{sample.round:03}-{sample.model}-{sample.task}.txt").write_text(output)
+
+
+def check_unused(path: Path) -> None:
+    """BenchError unless a run can have this directory for itself: it is not there, or it is empty."""
+    if path.is_dir() and (path / ABOUT).exists():
+        raise BenchError(f"{path} exists already", hint=f"Choose another --output, or go on with it: --resume {path}.")
+    if path.is_dir() and any(path.iterdir()):
+        raise BenchError(f"{path} is not empty", hint="A run has a directory of its own: choose another --output.")
+    if os.path.lexists(path) and not path.is_dir():
+        raise BenchError(f"{path} is no directory", hint="Choose another --output.")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import secrets
+import random
 import shutil
 import subprocess
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pinnace.bench.cluster_sessions import OverSession, cluster_session
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from pinnace.bench.measurements import Task
+    from pinnace.bench.measurements import Server, Task
     from pinnace.bench.run_directory import RunDirectory
     from pinnace.bench.sessions import Session, Site
     from pinnace.cluster.running import Ending
 
 GIVE_UP = 2  # sessions of a model that fail in a row
 CONNECT_ATTEMPTS, CONNECT_PAUSE = 20, 0.5  # seconds; a server has to start first
+PORT_ATTEMPTS = 3  # the links of a cluster, and other users' programs, have some of the ports
 PORTS = "20000-29999"  # of servers, where the site has not said which are open (PINNACE_PORTS)
 MANY_LIMIT = 1200.0  # seconds for many pods
 # What a session can fail with. Everything else is a fault of ours.
@@ -66,7 +66,7 @@ class Runner:
 
     def execute(self) -> None:
         """Do what is left. Its files on the shared file system are removed in the end, however it ends."""
-        directory = Path(self.run.settings.directory)
+        directory = self.run.settings.removable_directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             site = prepare(self.run, self.listener, self.ending, wait_limit=self.wait_limit)
@@ -201,12 +201,30 @@ def look_up(session: OverSession, task: Task, limit: float) -> str:
 
 
 def over_network(session: Session, task: Task, limit: float) -> str:
-    """A client in the workload, and a server for as long as it takes."""
+    """A client in the workload, and a server for as long as it takes. If it fails soon, another port is tried."""
     if task.server is None:
         raise ValueError(f"{task.name} has no server")
-    ports = PortRange.parse(os.environ.get("PINNACE_PORTS") or PORTS)
-    port = secrets.choice(range(ports.first, ports.last + 1))
-    with session.serving(server_command(task, port), task.server) as address:
+    *others, last = drawn_ports(PortRange.parse(os.environ.get("PINNACE_PORTS") or PORTS))
+    begin = time.monotonic()
+    for port in others:
+        try:
+            return on_port(session, task, task.server, port, limit)
+        except (BenchError, ValueError):
+            if time.monotonic() - begin > limit:
+                raise
+            session.check()
+    return on_port(session, task, task.server, last, limit)
+
+
+def drawn_ports(ports: PortRange) -> list[int]:
+    """A few ports of a range, by lot."""
+    known = range(ports.first, ports.last + 1)
+    return random.sample(known, min(PORT_ATTEMPTS, len(known)))
+
+
+def on_port(session: Session, task: Task, server: Server, port: int, limit: float) -> str:
+    """What the client prints with a server on this port."""
+    with session.serving(server_command(task, port), server) as address:
         argv = command(task, session.site.settings.parameters, threads=1, address=address, port=port)
         for attempt in range(CONNECT_ATTEMPTS):
             time.sleep(CONNECT_PAUSE)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -17,18 +17,23 @@ from click.core import ParameterSource
 from pinnace.bench import compare as comparison
 from pinnace.bench import plots, report, results, table
 from pinnace.bench.measurements import FULL, QUICK, TASKS, Group, Model
-from pinnace.bench.run_directory import RunDirectory, Settings
+from pinnace.bench.run_directory import RunDirectory, Settings, directory_name
 from pinnace.bench.runner import Runner
 from pinnace.bench.tools import IMAGE
 from pinnace.cli.durations import Duration
 from pinnace.cli.interruption import postponed
 from pinnace.cli.output import Progress, fail
-from pinnace.cli.slurm_options import given_argv, given_options, node_count, slurm_options
+from pinnace.cli.slurm_options import given_options, node_count, slurm_options
 from pinnace.cluster import launching
 from pinnace.cluster.directory import home, load_image
 from pinnace.errors import BenchError, PinnaceError, UsageError
-from pinnace.slurm.options import merge
+from pinnace.slurm.options import argv
 from pinnace.slurm.sizes import parse_mebibytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pinnace.slurm.options import SbatchOptions
 
 REPEAT, QUICK_REPEAT = 10, 3
 NODES = 2
@@ -146,7 +151,7 @@ def bench(
             parameters = replace(parameters, fio_mib=mebibytes(fio_size))
         identifier = secrets.token_hex(3)
         settings = Settings(
-            options=with_memory(context),
+            options=with_memory(given_options(context), os.environ),
             nodes=node_count(context) if "nodes" in given_options(context) else NODES,
             repeat=repeat or (QUICK_REPEAT if quick else REPEAT),
             models=(Model.BARE, *(Model(name) for name in models or MODELS)),
@@ -154,7 +159,7 @@ def bench(
             parameters=parameters,
             image=image_name,
             startup_image=startup_image or image_name,
-            directory=str((directory or home() / "bench").absolute() / f"pinnace-bench-{identifier}"),
+            directory=str((directory or home() / "bench").absolute() / directory_name(identifier)),
             identifier=identifier,
         )
         run = RunDirectory.create(output or Path(time.strftime("pinnace-bench-%Y%m%d-%H%M%S")), settings)
@@ -182,7 +187,7 @@ def measure(run: RunDirectory, wait_limit: float) -> None:
         Runner(run=run, listener=Lines(), ending=postponed, wait_limit=wait_limit).execute()
     except (KeyboardInterrupt, SystemExit, PinnaceError) as error:
         if not run.samples():
-            shutil.rmtree(run.path)
+            run.discard()
             raise
         write(run)
         what = "stopped" if isinstance(error, PinnaceError) else "interrupted"
@@ -231,12 +236,12 @@ def show(run: RunDirectory) -> None:
     click.echo(f"All figures, and a report to send on: {run.path}/report.html", err=True)
 
 
-def with_memory(context: click.Context) -> dict[str, str | None]:
-    """sbatch's options, with the memory that a cluster would ask for."""
-    options, argv = given_options(context), given_argv(context)
-    options.pop("nodes", None)
-    asked = launching.with_memory(argv, os.environ) == argv
-    return options if asked else merge(options, {"mem": launching.MEMORY})
+def with_memory(options: SbatchOptions, environment: Mapping[str, str]) -> SbatchOptions:
+    """sbatch's options without the number of nodes, with the memory that a cluster would ask for."""
+    given = {name: value for name, value in options.items() if name != "nodes"}
+    asked = launching.with_memory(argv(given), environment)
+    memory = [option.removeprefix("--mem=") for option in asked if option.startswith("--mem=")]
+    return given | {"mem": memory[-1]} if memory else given
 
 
 def mebibytes(text: str) -> int:

@@ -60,6 +60,43 @@ def test_other_directories_are_refused(tmp_path: Path) -> None:
         RunDirectory.existing(tmp_path / "run")
 
 
+def test_a_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run_at(tmp_path / "empty").path == tmp_path / "empty"
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis").touch()
+    with pytest.raises(BenchError, match="is not empty"):
+        run_at(tmp_path / "used")
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["thesis"]
+    for path, message in (("used/thesis", "is no directory"), ("used/thesis/run", "cannot be made: ")):
+        with pytest.raises(BenchError, match=message) as error:
+            run_at(tmp_path / path)
+        assert "--output" in error.value.hint
+
+
+def test_what_is_not_of_the_run_stays_when_it_is_discarded(tmp_path: Path) -> None:
+    run_at(tmp_path / "some/new").discard()
+    assert not (tmp_path / "some/new").exists()
+    (tmp_path / "empty").mkdir()
+    run_at(tmp_path / "empty").discard()
+    assert list((tmp_path / "empty").iterdir()) == []
+    run = run_at(tmp_path / "run")
+    (run.path / "notes").touch()
+    run.discard()
+    assert [path.name for path in run.path.iterdir()] == ["notes"]
+    run_at(tmp_path / "other")
+    RunDirectory.existing(tmp_path / "other").discard()
+    assert RunDirectory.existing(tmp_path / "other").settings.repeat == 10
+
+
+def test_only_a_directory_that_a_run_makes_can_be_removed() -> None:
+    own = Settings(directory="/shared/pinnace-bench-1a2b", identifier="1a2b")
+    assert str(own.removable_directory) == "/shared/pinnace-bench-1a2b"
+    for directory, identifier in (("/home/alice", "1a2b"), ("", ""), ("/shared/pinnace-bench-", "")):
+        with pytest.raises(BenchError, match="would be removed"):
+            _ = Settings(directory=directory, identifier=identifier).removable_directory
+
+
 def test_each_round_begins_with_another_model() -> None:
     models = (Model.BARE, Model.OVER, Model.PODS)
     order = [(number, model) for number, model, _ in plan_of(models, selected(["cpu"], hosts=1), 4)]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.bench.measurements import Model, selected
+from pinnace.bench.measurements import Model, Server, selected
 from pinnace.bench.results import errors_of
-from pinnace.bench.runner import Runner, perform
+from pinnace.bench.runner import Runner, drawn_ports, perform
 from pinnace.bench.sessions import Session, Site
 from pinnace.errors import BenchError, NoSpaceError
+from pinnace.network.listening import PortRange
 from support.bench_samples import run_at
 
 if TYPE_CHECKING:
@@ -153,3 +154,52 @@ def test_what_only_a_cluster_has_is_not_asked_of_a_host(tmp_path: Path) -> None:
     [task] = selected(["api"], hosts=1)
     with pytest.raises(TypeError, match="has no cluster"):
         perform(HostSession(site, Model.BARE), task)
+
+
+class PortSession(HostSession):
+    """Some of the ports that are drawn first are in use by something that hangs up."""
+
+    def __init__(self, site: Site, *, used: int, gone: bool = False) -> None:
+        super().__init__(site, Model.BARE, vanishes=gone)
+        self.ports: list[str] = []
+        self._used = used
+
+    @contextlib.contextmanager
+    def serving(self, argv: Sequence[str], server: Server) -> Iterator[str]:
+        assert (argv[:2], server) == (["rr", "serve-tcp"], Server.HOST)
+        self.ports.append(argv[2])
+        yield "10.0.0.2"
+
+    def run(self, argv: Sequence[str], *, limit: float, place: FioPlace | None = None, stdin: str = "") -> str:
+        del limit, place, stdin
+        assert argv[:4] == ["rr", "tcp", "10.0.0.2", self.ports[-1]]
+        if len(self.ports) <= self._used:
+            raise BenchError("exit code 1: rr: request: Connection reset by peer")
+        return (OUTPUTS / "rr.json").read_text()
+
+
+def port_session(directory: Path, *, used: int, gone: bool = False) -> PortSession:
+    site = Site(settings=run_at(directory / "run").settings, hosts=("n1", "n2"), cpus=1, addresses={})
+    return PortSession(site, used=used, gone=gone)
+
+
+def test_a_port_that_is_in_use_is_drawn_anew(tmp_path: Path) -> None:
+    [task] = selected(["tcp-rr-host"], hosts=2)
+    session = port_session(tmp_path, used=2)
+    assert perform(session, task)[1]["tcp-rr-host"] > 0
+    assert len(set(session.ports)) == 3
+
+
+@pytest.mark.parametrize(("gone", "ports", "message"), [(False, 3, "reset by peer"), (True, 1, "a host failed")])
+def test_ports_are_not_drawn_for_ever(tmp_path: Path, *, gone: bool, ports: int, message: str) -> None:
+    [task] = selected(["tcp-rr-host"], hosts=2)
+    session = port_session(tmp_path, used=9, gone=gone)
+    with pytest.raises(BenchError, match=message):
+        perform(session, task)
+    assert len(session.ports) == ports
+
+
+def test_a_range_may_have_fewer_ports() -> None:
+    assert drawn_ports(PortRange(first=4000, last=4000)) == [4000]
+    assert sorted(drawn_ports(PortRange(first=4000, last=4001))) == [4000, 4001]
+    assert len(set(drawn_ports(PortRange(first=4000, last=4100)))) == 3
