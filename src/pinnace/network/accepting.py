@@ -45,14 +45,14 @@ def raise_file_limit() -> int:
 
 def reset(sock: socket.socket) -> None:
     """Close a connection with a TCP reset: the other end sees an error, and no state stays in the kernel."""
-    linger_zero(sock)
+    linger(sock, resets=True)
     sock.close()
 
 
-def linger_zero(sock: socket.socket) -> None:
-    """Make close() reset the connection, so that the application sees an error and not an orderly end."""
+def linger(sock: socket.socket, *, resets: bool) -> None:
+    """Whether close(), or the end of this process, resets the connection, so that the other end sees an error."""
     with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", resets, 0))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,8 +1,8 @@
 """Links: TCP connections that carry packets from one node's TUN device to another's.
 
-A node dials a peer when it has the first packet for it, and sends over that connection alone. It receives over the
-connections that its peers dial. So there is no full mesh at start, and each direction recovers on its own. Every queue
-of the TUN device has a link of its own to each peer. ``packet_loop`` moves the packets over them.
+A node dials a peer when it has the first packet for it. Both send over that connection: the peer does so unless it has
+dialled as well. So there is no full mesh at start. Every queue of the TUN device has a link of its own to each peer.
+``packet_loop`` moves the packets over them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pinnace.network import hangups
 from pinnace.network.accepting import Acceptor
 from pinnace.network.control import receive_stop
 from pinnace.network.handshake import NO_NODE, HandshakeError, Protocol, dial, listener_name, listening
@@ -45,10 +44,11 @@ class LinkState(StrEnum):
 
 
 class Link:
-    """The sending side of a queue towards one peer."""
+    """What a queue dials to reach one peer, if it has no connection that the peer has dialled."""
 
-    def __init__(self, queue: Queue, index: int, peer: int, secret: bytes, lookup: Lookup) -> None:
+    def __init__(self, queue: Queue, index: int, peer: int, secret: bytes, lookup: Lookup, *, loop: PacketLoop) -> None:
         self.peer = peer
+        self._loop = loop
         self._tun_queue = queue
         self._index = index
         self._secret = secret
@@ -66,12 +66,17 @@ class Link:
 
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the socket is full; queue it if there is no connection yet."""
-        if not self._socket and not self._enqueue(frame):
-            return
+        while not self._sent(frame):
+            self.close()
+            if not self._enqueue(frame):
+                return
+
+    def _sent(self, frame: memoryview) -> bool:
         try:
             self._tun_queue.send(self.peer, frame)
         except OSError:
-            self.close()
+            return False
+        return True
 
     def _enqueue(self, frame: memoryview) -> bool:
         """Queue a frame, and look the peer up if nobody does yet. Whether there is a connection by now instead."""
@@ -109,7 +114,7 @@ class Link:
         self._close(self._socket)
 
     def _close(self, sock: socket.socket | None) -> None:
-        """Close a connection, unless that was done already."""
+        """End a connection, unless that was done already. The thread that receives over it closes it."""
         with self._lock:
             if sock is None or self._socket is not sock:
                 return
@@ -117,7 +122,6 @@ class Link:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)  # wakes those who use the socket
         self._tun_queue.disconnect(self.peer, sock)
-        sock.close()
 
     def _dial(self) -> None:
         """Connect and send the queue; after DIAL_TIMEOUT, give up."""
@@ -140,22 +144,29 @@ class Link:
                 while self._queue:
                     sock.sendall(self._queue[0])
                     self._queued_bytes -= len(self._queue.popleft())
-                sock.setblocking(False)
+                sock.settimeout(None)
                 self._tun_queue.connect(self.peer, sock)
                 self._socket = sock
-                # If the peer closes it, frames would be lost, and another node may get the peer's index.
-                hangups.watcher().add(sock, self._close)
+                threading.Thread(target=self._receive, args=(sock,), daemon=True, name=f"receive-{self.peer}").start()
             except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
                 self._socket = None
                 self._tun_queue.disconnect(self.peer, sock)
                 sock.close()
                 raise OSError("the connection cannot be used") from error
 
+    def _receive(self, sock: socket.socket) -> None:
+        """Receive what the peer sends, until it ends: then frames would be lost, or another node may get its index."""
+        try:
+            with contextlib.suppress(OSError, HandshakeError):
+                self._loop.receive(sock)
+        finally:
+            self._close(sock)
+            sock.close()
+
     def _connect(self, address: Address) -> socket.socket:
         sock = socket.create_connection(address, timeout=5)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(sock)
+            prepare(sock)
             dial(sock, self._secret, Protocol.LINKS, self._index, listener_name(self.peer, *address))
         except BaseException:
             sock.close()
@@ -170,8 +181,9 @@ class Discard:
         """Drop the frame."""
 
 
-def keep_alive(sock: socket.socket) -> None:
-    """Detect within half a minute that the host at the other end is gone."""
+def prepare(sock: socket.socket) -> None:
+    """Send every packet at once, and detect within half a minute that the host at the other end is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -196,7 +208,7 @@ def send_from_queue(
 
 
 class Receivers:
-    """The connections over which peers send to us: of each peer the newest MAX_CONNECTIONS_PER_PEER."""
+    """The connections that peers have dialled: of each peer the newest MAX_CONNECTIONS_PER_PEER."""
 
     def __init__(self, loop: PacketLoop) -> None:
         self._loop = loop
@@ -225,10 +237,8 @@ class Receivers:
     def _receive(self, sock: socket.socket, peer: int) -> None:
         try:
             with contextlib.suppress(OSError, HandshakeError):
-                keep_alive(sock)
-                # A link carries data one way only, where the kernel would acknowledge every small packet at once.
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-                self._loop.receive(sock)
+                prepare(sock)
+                self._loop.receive(sock, dialler=peer)
         finally:
             self._remove(sock, peer)
             sock.close()
@@ -236,7 +246,7 @@ class Receivers:
 
 def serve(
     listener: socket.socket, secret: bytes, *, index: int, address: str, last_index: int, loop: PacketLoop,
-    on_stop: Callable[[], None],
+    on_stop: Callable[[], object],
 ) -> None:  # fmt: skip
     """Accept the peers of node ``index``, for ever. ``on_stop`` is called when the user's command asks to end."""
     name = listener_name(index, address, listener.getsockname()[1])

@@ -26,6 +26,7 @@ SOURCES = Path(__file__).with_name("packets")
 LIBRARY = Path(__file__).with_name("_packets.so")
 SEND_BUFFER = 2 * (FRAME_HEADER.size + MAX_FRAME)
 MAX_FLOWS = 1024  # places in the table; egress allows fewer
+NOBODY = -1  # in place of a node's index
 
 INT, INDEX, ADDRESS, PORT, POINTER = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint16, ctypes.c_void_p
 
@@ -52,7 +53,7 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
         "flows_add": (INT, POINTER, INT, INT, ADDRESS, ADDRESS, PORT, PORT),
         "flows_remove": (None, POINTER, INDEX),
         "flows_receive": (None, POINTER),
-        "receive_frames": (INT, INT, POINTER, INDEX),
+        "receive_frames": (INT, INT, POINTER, INDEX, ctypes.c_int64),
     }
     for name, (result, *arguments) in functions.items():
         function = getattr(library, name)
@@ -109,7 +110,7 @@ class NativeQueue:
         self._number = number
         self._buffer = bytearray(SEND_BUFFER)
         self._address = (ctypes.c_char * SEND_BUFFER).from_buffer(self._buffer)
-        self._pointer = _not_null(
+        self.pointer = _not_null(
             library.queue_new(
                 tun,
                 number,
@@ -125,7 +126,7 @@ class NativeQueue:
         )
 
     def next_frame(self) -> memoryview:
-        while (count := self._library.queue_next(self._pointer)) == -errno.EINTR:
+        while (count := self._library.queue_next(self.pointer)) == -errno.EINTR:
             pass  # Python has called the signal's handler
         if count < 0:
             raise OSError(-count, os.strerror(-count))
@@ -133,14 +134,14 @@ class NativeQueue:
         return memoryview(self._buffer)[: FRAME_HEADER.size + count]
 
     def connect(self, peer: int, sock: socket.socket) -> None:
-        if self._library.queue_connect(self._pointer, peer, sock.fileno()):
+        if self._library.queue_connect(self.pointer, peer, sock.fileno()):
             raise OSError(errno.ENOMEM, "no memory for one more link")
 
     def disconnect(self, peer: int, sock: socket.socket) -> None:
-        self._library.queue_disconnect(self._pointer, peer, sock.fileno())
+        self._library.queue_disconnect(self.pointer, peer, sock.fileno())
 
     def send(self, peer: int, frame: memoryview) -> None:
-        if self._library.queue_send(self._pointer, peer, bytes(frame), len(frame)):
+        if self._library.queue_send(self.pointer, peer, bytes(frame), len(frame)):
             raise ConnectionError("not connected")
 
 
@@ -149,15 +150,15 @@ class NativePacketLoop:
 
     def __init__(self, library: ctypes.CDLL, tuns: Sequence[int], ranges: Ranges) -> None:
         self._library = library
-        self._tuns = (ctypes.c_int * len(tuns))(*tuns)
         flows = NativeFlows(library)
         self.udp_flows: FlowReceiver | None = flows
-        self.queues: Sequence[Queue] = [
-            NativeQueue(library, tun, number, ranges, flows) for number, tun in enumerate(tuns)
-        ]  # fmt: skip
+        queues = [NativeQueue(library, tun, number, ranges, flows) for number, tun in enumerate(tuns)]
+        self.queues: Sequence[Queue] = queues
+        self._pointers = (ctypes.c_void_p * len(queues))(*(queue.pointer for queue in queues))
 
-    def receive(self, sock: socket.socket) -> None:
-        result = self._library.receive_frames(sock.fileno(), self._tuns, len(self._tuns))
+    def receive(self, sock: socket.socket, dialler: int | None = None) -> None:
+        adopter = NOBODY if dialler is None else dialler
+        result = self._library.receive_frames(sock.fileno(), self._pointers, len(self._pointers), adopter)
         if result == -errno.EPROTO:
             raise HandshakeError("a frame of impossible length")
         if result:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import struct
 import threading
 from typing import TYPE_CHECKING, Protocol
@@ -21,8 +22,7 @@ from pinnace.network.handshake import HandshakeError
 from pinnace.network.tun import MAX_FRAME, VNET_HEADER
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pinnace.network.egress import FlowReceiver
 
@@ -69,8 +69,12 @@ class PacketLoop(Protocol):
     queues: Sequence[Queue]
     udp_flows: FlowReceiver | None  # moves UDP flows to the outside by itself, if it can
 
-    def receive(self, sock: socket.socket) -> None:
-        """Write the frames of a peer's connection to the device, until the connection ends."""
+    def receive(self, sock: socket.socket, dialler: int | None = None) -> None:
+        """Write the frames of a peer's connection to the device, until the connection ends.
+
+        If ``dialler`` has made it, the queue of its first frame sends to that peer over it, too, unless it has another
+        connection: answers then carry the acknowledgements of TCP. After the return no queue uses the socket for that.
+        """
 
 
 class LinkConnection:
@@ -99,7 +103,7 @@ class LinkConnection:
         if self._rest and not self._flush():
             return
         try:
-            sent = self.sock.send(frame)
+            sent = self.sock.send(frame, socket.MSG_DONTWAIT)
         except BlockingIOError:
             if not self._is_writable():
                 return
@@ -114,7 +118,7 @@ class LinkConnection:
             if not self._is_writable():
                 return False
             with contextlib.suppress(BlockingIOError):
-                self._rest = self._rest[self.sock.send(self._rest) :]
+                self._rest = self._rest[self.sock.send(self._rest, socket.MSG_DONTWAIT) :]
         return True
 
     def _is_writable(self) -> bool:
@@ -148,6 +152,10 @@ class PythonQueue:
         if replaced:
             replaced.end()
 
+    def adopt(self, peer: int, sock: socket.socket) -> None:
+        """Send to a peer over this socket, unless there is another."""
+        self._connections.setdefault(peer, LinkConnection(sock))
+
     def disconnect(self, peer: int, sock: socket.socket) -> None:
         connection = self._connections.get(peer)
         if connection and connection.sock is sock:
@@ -168,29 +176,44 @@ class PythonPacketLoop:
     """The loop without the library."""
 
     def __init__(self, tuns: Sequence[int]) -> None:
-        self._tuns = list(tuns)
         self.udp_flows: FlowReceiver | None = None
-        self.queues: Sequence[Queue] = [PythonQueue(tun, number) for number, tun in enumerate(tuns)]
+        self._queues = [PythonQueue(tun, number) for number, tun in enumerate(tuns)]
+        self.queues: Sequence[Queue] = self._queues
 
-    def receive(self, sock: socket.socket) -> None:
-        buffer = bytearray(RECEIVE_BUFFER)
-        view = memoryview(buffer)
-        begin = end = 0
-        while count := sock.recv_into(view[end:]):
-            end += count
-            while end - begin >= FRAME_HEADER.size:
-                (header,) = FRAME_HEADER.unpack_from(buffer, begin)
-                length = header & MAX_LENGTH
-                if length > MAX_FRAME:
-                    raise HandshakeError("a frame of impossible length")
-                if end - begin - FRAME_HEADER.size < length:
-                    break
-                begin += FRAME_HEADER.size
+    def receive(self, sock: socket.socket, dialler: int | None = None) -> None:
+        adopted: PythonQueue | None = None
+        try:
+            for number, packet in received_frames(sock):
+                queue = self._queues[number % len(self._queues)]
+                if dialler is not None and not adopted:
+                    adopted = queue
+                    adopted.adopt(dialler, sock)
                 with contextlib.suppress(OSError):  # the kernel refuses malformed packets; the connection goes on
-                    os.write(self._tuns[(header >> 24) % len(self._tuns)], view[begin : begin + length])
-                begin += length
-            if begin == end:
-                begin = end = 0
-            elif RECEIVE_BUFFER - end < FRAME_HEADER.size + MAX_FRAME:
-                buffer[: end - begin] = buffer[begin:end]
-                begin, end = 0, end - begin
+                    os.write(queue.tun, packet)
+        finally:
+            if dialler is not None and adopted:
+                adopted.disconnect(dialler, sock)
+
+
+def received_frames(sock: socket.socket) -> Iterator[tuple[int, memoryview]]:
+    """The frames that come over a connection, each as its queue and what was read from it there, until it ends."""
+    buffer = bytearray(RECEIVE_BUFFER)
+    view = memoryview(buffer)
+    begin = end = 0
+    while count := sock.recv_into(view[end:]):
+        end += count
+        while end - begin >= FRAME_HEADER.size:
+            (header,) = FRAME_HEADER.unpack_from(buffer, begin)
+            length = header & MAX_LENGTH
+            if length > MAX_FRAME:
+                raise HandshakeError("a frame of impossible length")
+            if end - begin - FRAME_HEADER.size < length:
+                break
+            begin += FRAME_HEADER.size
+            yield header >> 24, view[begin : begin + length]
+            begin += length
+        if begin == end:
+            begin = end = 0
+        elif RECEIVE_BUFFER - end < FRAME_HEADER.size + MAX_FRAME:
+            buffer[: end - begin] = buffer[begin:end]
+            begin, end = 0, end - begin

@@ -33,6 +33,7 @@ LOOP_VARIABLE = "PINNACE_PACKET_LOOP"  # "python": do not use the library
 class Routes:
     """Maps a destination address to the link of the node that has it, for the packets of one queue."""
 
+    loop: PacketLoop
     queue: Queue
     index: int
     ranges: Ranges
@@ -51,7 +52,9 @@ class Routes:
         link = self._links.get(owner)
         if link is None:
             self._forget_unused()
-            link = self._links[owner] = links.Link(self.queue, self.index, owner, self.secret, self.lookup)
+            link = self._links[owner] = links.Link(
+                self.queue, self.index, owner, self.secret, self.lookup, loop=self.loop
+            )
         return link
 
     def _forget_unused(self) -> None:
@@ -86,7 +89,7 @@ def run(
     ranges: Ranges,
     find: Callable[[int], Address | None],
     name_servers: Sequence[str],
-    on_stop: Callable[[], None],
+    on_stop: Callable[[], object],
 ) -> None:
     """Route the packets of node ``index``, for ever.
 
@@ -109,7 +112,7 @@ def run(
         )
 
     def send(queue: Queue) -> None:
-        routes = Routes(queue=queue, index=index, ranges=ranges, secret=secret, lookup=lookup)
+        routes = Routes(loop=loop, queue=queue, index=index, ranges=ranges, secret=secret, lookup=lookup)
         links.send_from_queue(queue, routes.link, egress.send)
 
     first, *others = loop.queues

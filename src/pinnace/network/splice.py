@@ -20,10 +20,11 @@ import selectors
 import socket
 import struct
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pinnace.network.accepting import ACCEPT_BATCH, EXHAUSTED_ERRNOS, EXHAUSTED_PAUSE, linger_zero, reset
+from pinnace.network.accepting import ACCEPT_BATCH, EXHAUSTED_ERRNOS, EXHAUSTED_PAUSE, linger, reset
 from pinnace.network.tls import MAX_HELLO_SIZE, NotTlsError, server_name
 
 if TYPE_CHECKING:
@@ -235,6 +236,9 @@ class Splicer:
         self._selector = selectors.DefaultSelector()
         self._pipes = Pipes()
         self._hellos: dict[int, PendingHello] = {}  # by descriptor, oldest first
+        self._handed_over: deque[tuple[socket.socket, socket.socket, PairQuota]] = deque()  # by other threads
+        self._wake_up = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake_up, selectors.EVENT_READ, self._take_over)
 
     def listen(self, listener: socket.socket, target: ChooseTarget, quota: PairQuota) -> None:
         """Relay every connection that ``listener`` accepts to the address that ``target`` gives."""
@@ -249,10 +253,16 @@ class Splicer:
         self._listen(listener, take)
 
     def join(self, accepted: socket.socket, connected: socket.socket, quota: PairQuota) -> None:
-        """Relay between two connections that are there already. On OSError they are still the caller's."""
-        if quota.full and (victim := quota.victim()):
-            self._end(victim, abruptly=True)
-        self._relay(Pair(accepted, connected, self._pipes, quota), "")
+        """Relay between two connections that are there already. Any thread may call this."""
+        self._handed_over.append((accepted, connected, quota))
+        os.eventfd_write(self._wake_up, 1)
+
+    def _take_over(self) -> None:
+        os.eventfd_read(self._wake_up)
+        while self._handed_over:
+            accepted, connected, quota = self._handed_over.popleft()
+            self._make_room_in(quota)
+            self._relay(Pair(accepted, connected, self._pipes, quota), "")
 
     def _listen(self, listener: socket.socket, take: Callable[[socket.socket, str], None]) -> None:
         listener.setblocking(False)
@@ -351,8 +361,7 @@ class Splicer:
 
     def _join(self, accepted: socket.socket, source: str, target: ChooseTarget, quota: PairQuota) -> None:
         """Connect to the target and relay. On OSError the caller closes the accepted connection."""
-        if quota.full and (victim := quota.victim()):
-            self._end(victim, abruptly=True)
+        self._make_room_in(quota)
         other, address = self._choose_target(accepted, target)
         try:
             for sock in (accepted, other):
@@ -365,7 +374,13 @@ class Splicer:
             raise
         self._relay(Pair(accepted, other, self._pipes, quota, source), source)
 
+    def _make_room_in(self, quota: PairQuota) -> None:
+        if quota.full and (victim := quota.victim()):
+            self._end(victim, abruptly=True)
+
     def _relay(self, pair: Pair, source: str) -> None:
+        for sock in pair.sockets:
+            linger(sock, resets=True)  # if this process ends, neither side takes it for the end of what was sent
         pair.quota.add(source, pair)
         try:
             self._watch(pair)
@@ -433,7 +448,7 @@ class Splicer:
         for sock in pair.sockets:
             if sock in self._selector.get_map():
                 self._selector.unregister(sock)
-        if abruptly:
+        if not abruptly:
             for sock in pair.sockets:
-                linger_zero(sock)
+                linger(sock, resets=False)
         pair.close()

@@ -299,7 +299,9 @@ class Agent:
         )
 
     def _pass_notifications(self, key: int, descriptor: int) -> None:
-        self.supervisor.send(SOCKETS, messages.Notifications(key=key), descriptor)
+        """A server that does not take it would never answer that container. The next one inherits all of them."""
+        if not self.supervisor.send(SOCKETS, messages.Notifications(key=key), descriptor):
+            self.supervisor.restart(SOCKETS)
 
     def _add_helpers(self) -> None:
         cluster = self.node.cluster

@@ -62,7 +62,7 @@ def _hold_link(cluster: ClusterSpec, index: int, head: NodeRecord) -> Contact:
     with contextlib.suppress(OSError, HandshakeError), socket.create_connection(at, timeout=CONNECT_LIMIT) as sock:
         contact = Contact.CONNECTED
         dial(sock, cluster.link_key, Protocol.LINKS, index, listener_name(HEAD, *at))
-        links.keep_alive(sock)
+        links.prepare(sock)
         contact = Contact.LINKED
         sock.recv(1)  # nothing is ever sent here
     return contact

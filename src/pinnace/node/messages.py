@@ -12,7 +12,6 @@ the kernel and to Slurm.
 from __future__ import annotations
 
 import array
-import contextlib
 import json
 import socket
 from dataclasses import asdict, dataclass
@@ -115,11 +114,17 @@ class Channel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: Message, *descriptors: int) -> None:
-        """Without waiting: a reader that is gone is noticed by its end, and one that is slow gets the next report."""
+    def send(self, message: Message, *descriptors: int) -> bool:
+        """Without waiting: a reader that is gone is noticed by its end, and one that is slow gets the next report.
+
+        Whether the message was sent.
+        """
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        with contextlib.suppress(OSError):
+        try:
             self._socket.sendmsg([encode(message)], rights, socket.MSG_DONTWAIT)  # send_fds ignores its flags
+        except OSError:
+            return False
+        return True
 
     def receive(self, *, wait: bool = True) -> Message | None:
         """The next message; None when the other end is gone, or without ``wait`` if there is none."""

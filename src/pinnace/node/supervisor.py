@@ -37,6 +37,8 @@ NO_PROCESS_PAUSE = 0.5  # seconds between attempts then
 NOT_STARTED = "not started: there is no process to be had"
 MAX_RESTARTS = 8  # in a row, about forty seconds, after which an essential service is given up
 READINESS_INTERVAL = 0.01  # seconds between looks at what services wait for
+END_LIMIT = 5.0  # seconds for services that were killed to end; one that waits for a file server may take for ever
+END_INTERVAL = 0.005  # seconds between looks whether they have
 
 
 class RestartPolicy(StrEnum):
@@ -54,6 +56,10 @@ class Child:
     pid: int
     channel: Channel | None = None
     process: subprocess.Popen[bytes] | None = None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and somebody else has waited for it
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,12 +248,11 @@ class Supervisor:
             running.service.on_message(message)
 
     def send(self, name: str, message: Message, *descriptors: int) -> bool:
-        """Send a message, perhaps with descriptors, to a function. Whether it runs."""
+        """Send a message, perhaps with descriptors, to a function. Whether it runs and has room for it."""
         running = self.find(name)
         if running is None or running.child is None or running.child.channel is None:
             return False
-        running.child.channel.send(message, *descriptors)
-        return True
+        return running.child.channel.send(message, *descriptors)
 
     def reaped(self, pid: int, status: int) -> Running | None:
         """Note the end of a child; gives the service, if it was one. Raises if there is no use in going on."""
@@ -297,28 +302,31 @@ class Supervisor:
             if running.child:
                 os.kill(running.child.pid, signal.SIGTERM)
 
+    def restart(self, name: str) -> None:
+        """Kill a service, if it runs. It is started again as after any other end."""
+        running = self.find(name)
+        if running and running.child:
+            running.child.kill()
+
     def kill(self, *names: str) -> None:
         """End services for good, at once."""
         for running in [running for running in self.services if running.service.name in names]:
             self.services.remove(running)
             if running.child:
-                with contextlib.suppress(ProcessLookupError):  # it has ended, and somebody else has waited for it
-                    os.kill(running.child.pid, signal.SIGKILL)
+                running.child.kill()
             if running.child and running.child.channel:
                 running.child.channel.close()
 
     def end(self) -> None:
-        """Kill all services, and wait until they have ended.
+        """Kill all services, and wait until they have ended, or END_LIMIT is over.
 
         Slurm looks at once whether a step whose tasks have ended has processes left, and then only a second later.
         """
         children = [running.child for running in self.services if running.child]
         self.kill(*(running.service.name for running in self.services))
-        for child in children:
-            with contextlib.suppress(ChildProcessError):
-                _, status = os.waitpid(child.pid, 0)
-                if child.process:
-                    child.process.returncode = os.waitstatus_to_exitcode(status)
+        deadline = time.monotonic() + END_LIMIT
+        while (children := [child for child in children if not _has_ended(child)]) and time.monotonic() < deadline:
+            time.sleep(END_INTERVAL)
 
     def release(self, name: str) -> int | None:
         """Keep a service no longer, and leave it as it is. Gives its pid, if it runs."""
@@ -330,6 +338,17 @@ class Supervisor:
 
     def report(self) -> tuple[ServiceRecord, ...]:
         return tuple(running.record for running in self.services)
+
+
+def _has_ended(child: Child) -> bool:
+    """Whether a child has ended, be it that somebody else has waited for it."""
+    try:
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    if pid and child.process:
+        child.process.returncode = os.waitstatus_to_exitcode(status)
+    return bool(pid)
 
 
 def last_line(log: Path | None) -> str:

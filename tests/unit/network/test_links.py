@@ -19,12 +19,13 @@ from pinnace.network.links import Link, send_from_queue
 from pinnace.network.lookup import Lookup
 from pinnace.network.packet_loop import frame_header
 from pinnace.network.tun import VNET_HEADER
+from testbed.waiting import wait_until
 from unit.network.loops import KINDS, make_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pinnace.network.packet_loop import Queue
+    from pinnace.network.packet_loop import PacketLoop
 
 SECRET = b"s" * 32
 LIMIT = 10.0
@@ -76,9 +77,9 @@ def _close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[Link] = []
     original = Link.__init__
 
-    def remember(link: Link, *arguments: Any) -> None:
+    def remember(link: Link, *arguments: Any, loop: PacketLoop) -> None:
         made.append(link)
-        original(link, *arguments)
+        original(link, *arguments, loop=loop)
 
     monkeypatch.setattr(Link, "__init__", remember)
     yield
@@ -93,8 +94,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def queue(kind: str) -> Queue:
-    return make_loop(kind, -1).queues[0]
+def loop(kind: str) -> PacketLoop:
+    return make_loop(kind, -1)
 
 
 @pytest.fixture
@@ -125,17 +126,17 @@ def arrives(link: Link, peer: Peer, payload: bytes) -> bool:
     return False
 
 
-def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer, queue: Queue) -> None:
+def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer, loop: PacketLoop) -> None:
     """Those from before the link was made are not lost."""
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: peer.address), loop=loop)
     for number in range(100):
         link.send(frame(f"frame {number:4}".encode()))
     assert peer.tun.read(1000) == b"".join(f"frame {number:4}".encode() for number in range(100))
 
 
-def test_a_peer_that_is_late_gets_what_has_waited(queue: Queue) -> None:
+def test_a_peer_that_is_late_gets_what_has_waited(loop: PacketLoop) -> None:
     addresses: dict[int, tuple[str, int]] = {}
-    link = Link(queue, 0, 1, SECRET, Lookup(addresses.get))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(addresses.get), loop=loop)
     link.send(frame(b"early"))
     time.sleep(0.2)
     peer = start_peer()
@@ -144,9 +145,9 @@ def test_a_peer_that_is_late_gets_what_has_waited(queue: Queue) -> None:
     peer.kill()
 
 
-def test_large_frames_arrive_whole(peer: Peer, queue: Queue) -> None:
+def test_large_frames_arrive_whole(peer: Peer, loop: PacketLoop) -> None:
     """More at once than fits the sockets: the link holds the sender up, and never cuts a frame."""
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: peer.address), loop=loop)
     assert arrives(link, peer, b"first")
     os.set_blocking(peer.tun.fileno(), True)
     payload = os.urandom(60_000)
@@ -167,11 +168,11 @@ def test_large_frames_arrive_whole(peer: Peer, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_link_is_made_again_after_the_peer_restarts(queue: Queue, *, elsewhere: bool) -> None:
+def test_a_link_is_made_again_after_the_peer_restarts(loop: PacketLoop, *, elsewhere: bool) -> None:
     """At the same port, as when its helper died; at another, as when its node did."""
     peer = start_peer()
     address = peer.address
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: address), loop=loop)
     assert arrives(link, peer, b"before")
     peer.kill()
     for _ in range(5):
@@ -183,12 +184,12 @@ def test_a_link_is_made_again_after_the_peer_restarts(queue: Queue, *, elsewhere
     peer.kill()
 
 
-def test_frames_that_come_while_a_link_is_begun_go_over_that_link(queue: Queue) -> None:
+def test_frames_that_come_while_a_link_is_begun_go_over_that_link(loop: PacketLoop) -> None:
     """The peer is slow at first, so that much waits for it, and takes a while to be sent."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     address = listener.getsockname()
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: address), loop=loop)
     taken: list[socket.socket] = []
 
     def take() -> None:
@@ -221,11 +222,11 @@ def test_frames_that_come_while_a_link_is_begun_go_over_that_link(queue: Queue) 
     listener.close()
 
 
-def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link(queue: Queue) -> None:
+def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link(loop: PacketLoop) -> None:
     """It takes the handshake and is gone before it has read anything."""
     silent = socket.create_server(("127.0.0.1", 0))
     address = silent.getsockname()
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: address), loop=loop)
 
     def hang_up() -> None:
         sock, _ = silent.accept()
@@ -245,10 +246,10 @@ def test_a_peer_that_dies_while_frames_wait_for_it_does_not_end_the_link(queue: 
     peer.kill()
 
 
-def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender(queue: Queue) -> None:
+def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender(loop: PacketLoop) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: address), loop=loop)
     link.send(frame(b"first"))
     sock, _ = listener.accept()
     answer(sock, address)
@@ -269,9 +270,26 @@ def test_a_peer_that_dies_while_the_link_is_full_does_not_end_the_sender(queue: 
     listener.close()
 
 
-def test_a_stranger_gets_no_frame_through(queue: Queue) -> None:
+def test_what_the_peer_sends_over_our_connection_reaches_the_device(kind: str) -> None:
+    device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    device.settimeout(LIMIT)
+    loop = make_loop(kind, tun.fileno())
+    with socket.create_server(("127.0.0.1", 0)) as listener, device, tun:
+        address = listener.getsockname()
+        link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: address), loop=loop)
+        link.send(frame(b"question"))
+        sock, _ = listener.accept()
+        with sock:
+            answer(sock, address)
+            assert sock.recv(99) == bytes(frame(b"question"))
+            sock.sendall(frame(b"answer"))
+            assert device.recv(99) == b"answer"
+        wait_until("its end", lambda: not link.is_used, limit=LIMIT)
+
+
+def test_a_stranger_gets_no_frame_through(loop: PacketLoop) -> None:
     peer = start_peer(secret=b"x" * 32)
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: peer.address), loop=loop)
     for _ in range(10):
         link.send(frame(b"secret"))
         time.sleep(0.02)
@@ -282,12 +300,12 @@ def test_a_stranger_gets_no_frame_through(queue: Queue) -> None:
 
 def test_packets_from_the_device_go_by_their_destination(peer: Peer, kind: str) -> None:
     device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    queue = make_loop(kind, tun.detach()).queues[0]
-    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address))
+    loop = make_loop(kind, tun.detach())
+    link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: peer.address), loop=loop)
     others: list[bytes] = []
     threading.Thread(
         target=send_from_queue,
-        args=(queue, {1: link}.get, lambda packet, _tun: others.append(bytes(packet))),
+        args=(loop.queues[0], {1: link}.get, lambda packet, _tun: others.append(bytes(packet))),
         daemon=True,
     ).start()
     to_peer, to_outside, ipv6 = (

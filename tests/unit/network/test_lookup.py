@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pinnace.network import lookup
 from pinnace.network.links import MAX_LOOKUP_BYTES, Link
 from pinnace.network.lookup import Lookup
-from pinnace.network.packet_loop import PythonQueue, frame_header
+from pinnace.network.packet_loop import PythonPacketLoop, frame_header
 
 LIMIT = 10.0
 HERE = ("127.0.0.1", 1)
@@ -68,7 +68,8 @@ def test_a_record_that_nobody_can_read_is_none() -> None:
 
 def test_frames_for_nobody_are_kept_in_small_numbers() -> None:
     """64 KiB each, to a node that is not there."""
-    link = Link(PythonQueue(-1, 0), 0, 3, b"s" * 32, Lookup(lambda _: None))
+    loop = PythonPacketLoop([-1])
+    link = Link(loop.queues[0], 0, 3, b"s" * 32, Lookup(lambda _: None), loop=loop)
     frame = memoryview(frame_header(0, 65000) + bytes(65000))
     for _ in range(100):
         link.send(frame)

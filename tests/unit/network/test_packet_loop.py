@@ -284,6 +284,46 @@ def test_a_connection_that_was_replaced_is_not_taken_away_by_its_predecessor(dev
         device.queue.disconnect(PEER, ours)
 
 
+def test_packets_go_back_over_the_connection_of_a_peer_that_has_dialled(kind: str) -> None:
+    """By the queue of its first frame; until the connection has ended, and not if there is another."""
+    device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    loop = make_loop(kind, -1, tun.fileno())
+    answer = memoryview(frame_header(1, 6) + b"answer")
+    dialled, theirs = socket.socketpair()
+    receiver = threading.Thread(target=loop.receive, args=(dialled, PEER))
+    receiver.start()
+    with device, tun, dialled:
+        with theirs:
+            theirs.settimeout(LIMIT)
+            device.settimeout(LIMIT)
+            theirs.sendall(frame_header(1, 5) + b"first" + frame_header(0, 5) + b"other")
+            assert device.recv(99) == b"first"
+            loop.queues[1].send(PEER, answer)
+            assert theirs.recv(99) == bytes(answer)
+            with pytest.raises(ConnectionError):
+                loop.queues[0].send(PEER, answer)  # two queues would mix their frames
+        receiver.join(LIMIT)
+        with pytest.raises(ConnectionError):
+            loop.queues[1].send(PEER, answer)
+
+
+def test_a_queue_with_a_connection_keeps_it_when_its_peer_dials(kind: str) -> None:
+    first, second = socket.socketpair(), socket.socketpair()
+    loop = make_loop(kind, -1)
+    answer = memoryview(frame_header(0, 6) + b"answer")
+    loop.queues[0].connect(PEER, first[0])
+    receiver = threading.Thread(target=loop.receive, args=(second[0], PEER))
+    receiver.start()
+    second[1].sendall(frame_header(0, 5) + b"first")
+    second[1].shutdown(socket.SHUT_WR)
+    receiver.join(LIMIT)
+    loop.queues[0].send(PEER, answer)
+    assert first[1].recv(99) == bytes(answer)
+    loop.queues[0].disconnect(PEER, first[0])
+    for sock in (*first, *second):
+        sock.close()
+
+
 def test_a_broken_connection_is_an_error(device: Device) -> None:
     device.theirs.close()
     device.device.send(packet(ADDRESS, b"lost"))

@@ -15,7 +15,7 @@ from pinnace.network import native_packet_loop, router
 from pinnace.network.addresses import Ranges, choose, parse
 from pinnace.network.links import Discard, Link
 from pinnace.network.lookup import Lookup
-from pinnace.network.packet_loop import PythonPacketLoop, PythonQueue
+from pinnace.network.packet_loop import PythonPacketLoop
 from pinnace.network.router import Routes
 from pinnace.network.tun import VNET_HEADER
 from unit.network.loops import KINDS, make_loop
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECRET = b"s" * 32
+LOOP = PythonPacketLoop([-1])
 RANGES = choose([])
 
 
 @pytest.fixture
 def routes() -> Routes:
-    return Routes(queue=PythonQueue(-1, 0), index=0, ranges=RANGES, secret=SECRET, lookup=Lookup(lambda _: None))
+    return Routes(loop=LOOP, queue=LOOP.queues[0], index=0, ranges=RANGES, secret=SECRET, lookup=Lookup(lambda _: None))
 
 
 @pytest.mark.parametrize("address", [RANGES.node(3), RANGES.pods_of(3)[9]], ids=["node", "pod"])
@@ -47,7 +48,9 @@ def test_the_outside_and_the_resolver_have_none(routes: Routes, address: str) ->
 
 def test_addresses_that_no_node_can_have_are_discarded() -> None:
     small = Ranges.within(IPv4Network("10.128.0.0/20"))
-    routes = Routes(queue=PythonQueue(-1, 0), index=0, ranges=small, secret=SECRET, lookup=Lookup(lambda _: None))
+    routes = Routes(
+        loop=LOOP, queue=LOOP.queues[0], index=0, ranges=small, secret=SECRET, lookup=Lookup(lambda _: None)
+    )
     assert isinstance(routes.link(int(small.node(small.last_index + 1))), Discard)
     assert isinstance(routes.link(int(small.node(small.last_index))), Link)
 

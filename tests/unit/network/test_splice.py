@@ -136,6 +136,55 @@ def test_a_reset_after_the_end_was_said_is_passed_on(way: tuple[tuple[str, int],
                 time.sleep(0.01)
 
 
+def test_a_process_that_is_killed_resets_what_it_relayed(way: tuple[tuple[str, int], socket.socket]) -> None:
+    """An orderly end would look as if all had been sent."""
+    _, target = way
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        program = (
+            "import socket, sys; from pinnace.network.quota import Quota; from pinnace.network.splice import Splicer\n"
+            "splicer, port = Splicer(), int(sys.argv[2])\n"
+            "listener, target = socket.socket(fileno=int(sys.argv[1])), ('127.0.0.1', port)\n"
+            "splicer.listen(listener, lambda _: (socket.socket(), target), Quota(9)); splicer.run()"
+        )
+        argv = [sys.executable, "-c", program, str(listener.fileno()), str(target.getsockname()[1])]
+        with subprocess.Popen(argv, pass_fds=[listener.fileno()]) as process:
+            client, server = joined((listener.getsockname(), target))
+            with client, server:
+                client.sendall(b"question")
+                assert server.recv(99) == b"question"
+                server.sendall(b"answer, first ")
+                assert client.recv(99) == b"answer, first "
+                process.kill()
+                for sock in (client, server):
+                    with pytest.raises(ConnectionResetError):
+                        sock.recv(99)
+
+
+def test_connections_that_another_thread_hands_over_are_relayed() -> None:
+    splicer = splice.Splicer()
+    threading.Thread(target=splicer.run, daemon=True).start()
+    quota: Quota[splice.Pair] = Quota(1)
+    ends = []
+    for number in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            pairs = []
+            for _ in range(2):
+                far = socket.create_connection(listener.getsockname(), timeout=LIMIT)
+                pairs.append((far, listener.accept()[0]))
+        (client, accepted), (server, connected) = pairs
+        for sock in (accepted, connected):
+            sock.setblocking(False)
+        splicer.join(accepted, connected, quota)
+        client.sendall(b"%d" % number)
+        assert server.recv(9) == b"%d" % number
+        ends.append((client, server))
+    for sock in ends[0]:  # there was room for one
+        with pytest.raises(ConnectionResetError):
+            sock.recv(9)
+    for sock in (*ends[0], *ends[1]):
+        sock.close()
+
+
 def test_a_destination_that_refuses_is_a_reset() -> None:
     # On a busy machine the reset is there before connect() has looked.
     with pytest.raises(ConnectionResetError), socket.create_connection(through(NO_ONE), timeout=LIMIT) as client:

@@ -59,6 +59,16 @@ def test_a_service_that_ends_is_started_again_and_its_end_is_reported(tmp_path: 
     )
 
 
+def test_a_service_that_is_killed_on_purpose_is_started_again(tmp_path: Path) -> None:
+    supervisor = supervised(Service(name="long", run=Command(argv=["sleep", "600"], log=tmp_path / "long.log")))
+    supervisor.tick()
+    supervisor.restart("long")
+    supervisor.restart("unknown")
+    live_through(supervisor, ends=1)
+    (record,) = supervisor.report()
+    assert (record.state, record.restarts, record.last_end) == (ServiceState.RESTARTING, 1, "killed by SIGKILL")
+
+
 def test_an_ordinary_service_is_never_given_up(tmp_path: Path) -> None:
     supervisor = supervised(Service(name="short", run=Command(argv=["false"], log=tmp_path / "short.log")))
     live_through(supervisor, ends=MAX_RESTARTS + 2)
@@ -234,6 +244,24 @@ def test_at_the_end_no_process_is_left(tmp_path: Path) -> None:
     assert supervisor.report() == ()
     supervisor.tick()
     assert supervisor.report() == (), "nothing is started again"
+
+
+def test_a_process_that_does_not_end_keeps_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in the kernel, which waits for a file server: it is killed, and there all the same."""
+    supervisor = supervised(Service(name="stuck", run=Command(argv=["sleep", "60"], log=tmp_path / "stuck.log")))
+    supervisor.tick()
+    child = supervisor.services[0].child
+    assert child
+    assert child.process
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", lambda _pid, _signal: None)
+        patched.setattr("pinnace.node.supervisor.END_LIMIT", 0.3)
+        begin = time.monotonic()
+        supervisor.end()
+        assert 0.3 <= time.monotonic() - begin < 30
+    assert child.process.poll() is None
+    child.process.kill()
+    child.process.wait()
 
 
 def test_starts_are_marked_and_the_ends_of_what_ends_for_good(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pinnace.network.accepting import raise_file_limit, reset
+from pinnace.kube.watch import end_with_thread
+from pinnace.network.accepting import linger, raise_file_limit, reset
 from pinnace.network.handshake import Protocol as HandshakeProtocol
 from pinnace.network.handshake import derive_key
 from pinnace.network.native import library
@@ -133,20 +134,25 @@ class Control:
             data, descriptors, _, _ = socket.recv_fds(self._pair, MESSAGE.size, 2)
             kind, number, _, _ = MESSAGE.unpack(data)
             if kind == WANT:
-                address, port = self._node.find(number) or ("0.0.0.0", 0)  # noqa: S104 - nowhere
+                address, port = self._find(number) or ("0.0.0.0", 0)  # noqa: S104 - nowhere
                 self.send(PEER, number=number, address=address_number(address), port=port)
-            elif kind == JOIN:
+            elif kind == JOIN and len(descriptors) == 2:  # the kernel drops those that exceed our limit
                 self._join(*map(_adopt, descriptors))
+            else:
+                for descriptor in descriptors:
+                    reset(_adopt(descriptor))
+
+    def _find(self, index: int) -> tuple[str, int] | None:
+        try:
+            return self._node.find(index)
+        except (OSError, ValueError):  # the shared file system fails, or a record is not complete
+            return None
 
     def _join(self, knock: socket.socket, peer: socket.socket) -> None:
         if self._splicer is None:
             self._splicer = Splicer()
             threading.Thread(target=self._splicer.run, daemon=True, name="splice").start()
-        try:
-            self._splicer.join(peer, knock, self._spliced)
-        except OSError:
-            reset(peer)
-            knock.close()
+        self._splicer.join(peer, knock, self._spliced)
 
 
 def _adopt(descriptor: int) -> socket.socket:
@@ -185,9 +191,12 @@ def run(node: SocketsNode, memory: SharedMemory, source: NotificationSource, *, 
     keep pods from the general path.
     """
     raise_file_limit()
+    threading.excepthook = end_with_thread
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     node.listener.setblocking(False)
-    node.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # those that it accepts have it, too
+    # Those that it accepts have these, too. Connections that are not a pod's yet end with a reset if this process ends.
+    node.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    linger(node.listener, resets=True)
     control = Control(node, ours)
     services = Services(node.access, control.publish_services)
     for name, work in (

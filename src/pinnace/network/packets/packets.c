@@ -3,7 +3,8 @@
  *
  * A queue is one queue of the node's TUN device, with a table of links: sockets that lead to other nodes, by index.
  * Python makes the sockets and closes them. It says here which one a node has (queue_connect) and that it has none any
- * more (queue_disconnect). Every function may be called from any thread, but queue_next only from one for each queue.
+ * more (queue_disconnect). A queue without a link to a node sends over the connection on which that node sends to it
+ * (receive_frames). Every function may be called from any thread, but queue_next only from one for each queue.
  *
  * A frame is a header of four bytes (the queue in the first, the length in the other three) and what was read from the
  * TUN device: the virtio header and the packet.
@@ -196,16 +197,20 @@ static int link_send(struct link *link, const unsigned char *frames, size_t size
   return result;
 }
 
-int queue_connect(struct queue *queue, uint32_t index, int socket) {
+static int connect_link(struct queue *queue, uint32_t index, int socket, int replaces) {
   struct link *link = add_link(queue, index);
   if (!link) return -1;
   pthread_mutex_lock(&link->lock);
-  forget_connection(link);
-  link->socket = socket;
-  __atomic_store_n(&link->is_connected, 1, __ATOMIC_RELEASE);
+  if (replaces || !link->is_connected) {
+    forget_connection(link);
+    link->socket = socket;
+    __atomic_store_n(&link->is_connected, 1, __ATOMIC_RELEASE);
+  }
   pthread_mutex_unlock(&link->lock);
   return 0;
 }
+
+int queue_connect(struct queue *queue, uint32_t index, int socket) { return connect_link(queue, index, socket, 1); }
 
 /* After this the socket is not used any more and may be closed. */
 void queue_disconnect(struct queue *queue, uint32_t index, int socket) {
@@ -392,16 +397,17 @@ static ssize_t read_ready(int tun, unsigned char *data) {
  * Send packets of the queue to the nodes and flows that they are for, until there is one for which there is neither.
  *
  * That packet is left in the buffer, after room for a frame header. Returns its size, or a negative errno.
- * Small packets for the same node that are there already are sent together.
+ * A packet that was waited for is sent at once. Small packets for the same node that are there already, when one was
+ * sent, are sent together.
  */
 ssize_t queue_next(struct queue *queue) {
   unsigned char *buffer = queue->buffer;
   size_t begin = 0, end = 0; /* frames that are not sent yet, all to one link */
   struct link *pending = NULL;
-  for (;;) {
+  for (int waits = 1;;) {
     unsigned char *packet = buffer + end + FRAME_HEADER;
-    ssize_t count = pending ? read_ready(queue->tun, packet) : read(queue->tun, packet, MAX_FRAME);
-    if (count <= 0 && !pending) return count ? -errno : -EIO;
+    ssize_t count = waits ? read(queue->tun, packet, MAX_FRAME) : read_ready(queue->tun, packet);
+    if (count <= 0 && waits) return count ? -errno : -EIO;
     struct link *link = NULL;
     int is_valid = count > 0 && is_ipv4(packet, (size_t)count);
     if (is_valid) link = find_link(queue, read_32(packet + VNET_HEADER + 16));
@@ -418,38 +424,48 @@ ssize_t queue_next(struct queue *queue) {
       write_32(buffer + end, (uint32_t)queue->number << 24 | (uint32_t)count);
       end += FRAME_HEADER + (size_t)count;
       pending = link;
-      if (count > MAX_SMALL || SEND_BUFFER - end < FRAME_HEADER + MAX_FRAME) {
+      if (waits || count > MAX_SMALL || SEND_BUFFER - end < FRAME_HEADER + MAX_FRAME) {
         link_send(link, buffer + begin, end - begin);
         pending = NULL;
       }
     }
+    waits = count <= 0;
     if (!pending) begin = end = 0;
   }
 }
 
 /* --- to the TUN device ------------------------------------------------------------------------------------------ */
 
-/* Write the frames of a peer's connection to the TUN queues, until it ends. Returns 0, or a negative errno. */
-int receive_frames(int socket, const int *tuns, uint32_t queues) {
+/*
+ * Write the frames of a node's connection to the queues, until it ends. Returns 0, or a negative errno.
+ *
+ * ``adopter`` is the index of a node that has made the connection, or -1 if we have. The queue of its first frame sends
+ * to that node over the same connection, unless it has a link. Answers then carry the acknowledgements of TCP, which
+ * would cost as much as the packets. After the return no queue uses the socket for it any more.
+ */
+int receive_frames(int socket, struct queue *const *queues, uint32_t count, int64_t adopter) {
   unsigned char *buffer = malloc(RECEIVE_BUFFER);
   if (!buffer) return -ENOMEM;
+  struct queue *adopted = NULL;
   size_t begin = 0, end = 0;
   int result = 0;
   for (;;) {
-    ssize_t count = recv(socket, buffer + end, RECEIVE_BUFFER - end, 0);
-    if (count <= 0) {
-      if (count < 0 && errno == EINTR) continue;
-      result = count ? -errno : 0;
+    ssize_t got = recv(socket, buffer + end, RECEIVE_BUFFER - end, 0);
+    if (got <= 0) {
+      if (got < 0 && errno == EINTR) continue;
+      result = got ? -errno : 0;
       break;
     }
-    end += (size_t)count;
+    end += (size_t)got;
     size_t size = 0;
     while (end - begin >= FRAME_HEADER) {
       uint32_t header = read_32(buffer + begin);
       size = header & 0xFFFFFF;
       if (size > MAX_FRAME || end - begin - FRAME_HEADER < size) break;
+      struct queue *queue = queues[(header >> 24) % count];
       begin += FRAME_HEADER;
-      if (write(tuns[(header >> 24) % queues], buffer + begin, size) < 0) {
+      if (adopter >= 0 && !adopted) connect_link(adopted = queue, (uint32_t)adopter, socket, 0);
+      if (write(queue->tun, buffer + begin, size) < 0) {
         /* the kernel refuses malformed packets; the connection goes on */
       }
       begin += size;
@@ -466,6 +482,7 @@ int receive_frames(int socket, const int *tuns, uint32_t queues) {
       begin = 0;
     }
   }
+  if (adopted) queue_disconnect(adopted, (uint32_t)adopter, socket);
   free(buffer);
   return result;
 }

@@ -187,7 +187,7 @@ def test_options_are_copied(lib: ctypes.CDLL) -> None:
 
 @pytest.mark.parametrize("nodelay", [0, 1])
 def test_accepted_sockets_inherit_options(lib: ctypes.CDLL, nodelay: int) -> None:
-    """Those that we accept from other nodes have TCP_NODELAY; what the application's own socket has counts."""
+    """Those that we accept from other nodes have options of their own; what the application's own socket has counts."""
     lib.inherit_options.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, nodelay)
@@ -195,9 +195,11 @@ def test_accepted_sockets_inherit_options(lib: ctypes.CDLL, nodelay: int) -> Non
         for accepted in (first, second):  # for the second they are known
             buffers = [accepted.getsockopt(socket.SOL_SOCKET, name) for name in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             lib.inherit_options(listener.fileno(), 77 + nodelay, accepted.fileno())
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == nodelay
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == bytes(8)
             now = [accepted.getsockopt(socket.SOL_SOCKET, name) for name in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
             assert now == buffers
 

@@ -26,13 +26,11 @@ enum {
   PROVEN_LIMIT = 5000,    /* milliseconds for which a node keeps a connection ready: it does so for less */
   KNOCK_LIMIT = 300,      /* milliseconds in which the kernel has to answer for a pod, if the other node waits for it */
   LONG_KNOCK_LIMIT = 15000, /* milliseconds, if it does not: the kernel knocks again when a queue was full */
-  MAX_KNOCKS = 5,           /* at once, if there is no socket for one */
   ACCEPT_INTERVAL = 1000,   /* milliseconds between looks at connections that nobody has accepted */
   MAX_LOOKS = 10,           /* at one that is not in the queue of an application whose calls are caught */
   HEARD_LIMIT = 5000,       /* milliseconds for which a knock stands for others to the same socket */
   SOON = 150,               /* milliseconds: more than between two looks at time limits */
   UNCLAIMED_LIMIT = 10000,  /* milliseconds in which a caller has to come back */
-  FABRIC_LIMIT = 20,        /* milliseconds for a socket of the node's network, if none is ready */
   ACCEPT_BATCH = 32,
   FLOOD_PAUSE = 10,         /* milliseconds between batches while the table of diallers is half full */
   MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
@@ -65,6 +63,8 @@ static bool bind_to_node(int fd) {
          bind(fd, (struct sockaddr *)&address, size) == 0;
 }
 
+static void begin_knocks(void);
+
 static void receive_socket(struct watch *watch, uint32_t events) {
   (void)events;
   char reply, control[CMSG_SPACE(sizeof(int))];
@@ -83,6 +83,7 @@ static void receive_socket(struct watch *watch, uint32_t events) {
     fabric_sockets[fabric_count++] = fd;
   else
     close(fd);
+  begin_knocks();
 }
 
 /* Use a socket again whose connection is over: making one takes two processes. */
@@ -95,14 +96,8 @@ static void give_back_fabric_socket(int fd) {
 }
 
 int take_fabric_socket(void) {
-  if (!fabric_count) { /* many at once: there may be one that was not received yet */
-    struct pollfd ready = {.fd = node.fabric_sockets, .events = POLLIN};
-    if (poll(&ready, 1, FABRIC_LIMIT) > 0) receive_socket(&fabric, EPOLLIN);
-    if (!fabric_count) return -1;
-  }
-  int fd = fabric_sockets[--fabric_count];
-  if (fabric_count < MAX_FABRIC_SOCKETS / 2) ask_for_sockets();
-  return fd;
+  if (fabric_count <= MAX_FABRIC_SOCKETS / 2) ask_for_sockets();
+  return fabric_count ? fabric_sockets[--fabric_count] : -1;
 }
 
 /* --- what pods listen on ---------------------------------------------------------------------------------------- */
@@ -113,8 +108,9 @@ static struct listener {
   pid_t pid;
   int number;
   uint64_t cookie;
-  bool accepts;   /* whether one of its calls of accept was caught */
-  uint64_t heard; /* when a knock has arrived there: that is how the kernel's own decision is known */
+  bool accepts;      /* whether one of its calls of accept was caught */
+  uint32_t accepted; /* how many connections were taken from its queue by such calls */
+  uint64_t heard;    /* when a knock has arrived there: that is how the kernel's own decision is known */
 } listeners[LISTENERS];
 static unsigned listener_turn;
 
@@ -197,16 +193,20 @@ struct reply {
 struct waiting {
   struct watch watch; /* of the knock */
   struct waiting *next, **previous;
-  int knock, peer;
+  int knock; /* -1: there was no socket for it yet */
+  int peer;
   struct endpoint target, source; /* the pods' addresses */
   struct endpoint from;           /* the knock's own */
   struct reply reply;
-  bool confirmed, connected;
+  bool confirmed, connected, repeated;
   uint64_t deadline;
   int looks;
+  uint32_t ahead;    /* the length of the queue at the first look */
+  uint32_t accepted; /* and how many had been taken from it by then */
 };
 
 static struct waiting *all_waiting, *by_port[1 << 16]; /* of the knock */
+static int without_socket;                             /* how many wait for one to knock with */
 
 static void say(int peer, const struct reply *reply, char word) {
   uint8_t message[DIGEST + 1];
@@ -229,13 +229,17 @@ static void refuse(int peer, const struct reply *reply) {
     return;
   }
   say(peer, reply, NO);
+  set_linger(peer, false);
   close(peer);
 }
 
 /* Its descriptors are somebody else's from now on. */
 static void forget_waiting(struct waiting *this) {
   watch_remove(&this->watch);
-  by_port[this->from.port] = NULL;
+  if (this->knock >= 0)
+    by_port[this->from.port] = NULL;
+  else
+    without_socket--;
   *this->previous = this->next;
   if (this->next) this->next->previous = this->previous;
   free_later(this);
@@ -254,7 +258,7 @@ static void join_by_splicing(struct waiting *this) {
 static void give_up(struct waiting *this) {
   forget_waiting(this);
   refuse(this->peer, this->confirmed ? NULL : &this->reply);
-  close(this->knock);
+  if (this->knock >= 0) close(this->knock);
 }
 
 static void knock_heard(struct watch *watch, uint32_t events) {
@@ -281,62 +285,104 @@ static void knock_connected(struct watch *watch, uint32_t events) {
   watch_change(&this->watch, EPOLLIN);
 }
 
-/* Take a connection until it is accepted. ``reply`` is for who has made it, NULL if it waits for none. */
-static bool knock(int peer, const struct endpoint *target, const struct endpoint *source, const struct reply *reply) {
+/* Knock, if there is a socket for it: those that come back from the node's own network may be late. */
+static void begin_knock(struct waiting *this) {
   struct sockaddr_in6 address;
-  socklen_t size = build_address(AF_INET, target, &address);
-  const struct listener *listener = find_listener(target);
-  struct waiting *this = listener && hears_knocks(listener) ? calloc(1, sizeof *this) : NULL;
-  int fd = this ? take_fabric_socket() : -1;
-  if (fd >= 0) {
-    set_blocking(fd, false);
-    bool begun = connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
-    if (begun && own_address(fd, &this->from) && !by_port[this->from.port] &&
-        watch_add(&this->watch, fd, EPOLLOUT, knock_connected) == 0) {
-      this->knock = fd;
-      this->peer = peer;
-      this->target = *target;
-      this->source = *source;
-      this->confirmed = !reply;
-      if (reply) this->reply = *reply;
-      this->deadline = now_ms() + (reply ? KNOCK_LIMIT : LONG_KNOCK_LIMIT);
-      this->next = all_waiting;
-      this->previous = &all_waiting;
-      if (all_waiting) all_waiting->previous = &this->next;
-      all_waiting = by_port[this->from.port] = this;
-      struct endpoint reached;
-      if (peer_address(fd, &reached)) knock_connected(&this->watch, EPOLLOUT); /* most often it is, by now */
-      return true;
-    }
-    close(fd);
+  socklen_t size = build_address(AF_INET, &this->target, &address);
+  int fd = take_fabric_socket();
+  if (fd < 0) return;
+  set_blocking(fd, false);
+  bool begun = connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
+  if (!begun || !own_address(fd, &this->from) || by_port[this->from.port] ||
+      watch_add(&this->watch, fd, EPOLLOUT, knock_connected)) {
+    close(fd); /* with the next one, at the next look */
+    return;
   }
-  free(this);
-  return false;
+  this->knock = fd;
+  without_socket--;
+  by_port[this->from.port] = this;
+  struct endpoint reached;
+  if (peer_address(fd, &reached)) knock_connected(&this->watch, EPOLLOUT); /* most often it is, by now */
 }
 
-/* Whether the application may still accept it in a way that is caught: it is in the queue; or the application has done
- * so before, and its queue was full, or another process of it has the socket. */
-static bool may_be_accepted(struct waiting *this) {
+static void begin_knocks(void) {
+  for (struct waiting *this = without_socket ? all_waiting : NULL, *next; this; this = next) {
+    next = this->next;
+    if (this->knock < 0) begin_knock(this);
+  }
+}
+
+/* Take a connection until it is accepted. ``reply`` is for who has made it, NULL if it waits for none.
+ * NULL if the application would not hear a knock. */
+static struct waiting *knock(int peer, const struct endpoint *target, const struct endpoint *source,
+                             const struct reply *reply) {
+  const struct listener *listener = find_listener(target);
+  struct waiting *this = listener && hears_knocks(listener) ? calloc(1, sizeof *this) : NULL;
+  if (!this) return NULL;
+  this->watch.fd = this->knock = -1;
+  without_socket++;
+  this->peer = peer;
+  this->target = *target;
+  this->source = *source;
+  this->confirmed = !reply;
+  if (reply) this->reply = *reply;
+  this->deadline = now_ms() + (reply ? KNOCK_LIMIT : LONG_KNOCK_LIMIT);
+  this->next = all_waiting;
+  this->previous = &all_waiting;
+  if (all_waiting) all_waiting->previous = &this->next;
+  all_waiting = this;
+  begin_knock(this);
+  if (this->knock < 0) tick_soon();
+  return this; /* it may be over already, but is there until the events at hand are */
+}
+
+/* The kernel drops a knock that arrives at a full queue, though our end of it is connected, and would repeat it seldom
+ * and not for long. */
+static void knock_again(struct waiting *old) {
+  forget_waiting(old);
+  reset(old->knock);
+  struct waiting *this = knock(old->peer, &old->target, &old->source, NULL);
+  if (this)
+    this->repeated = true;
+  else
+    refuse(old->peer, NULL);
+}
+
+/* Whether as many were taken from the queue as were in it at the first look. */
+static bool was_passed_over(struct waiting *this, const struct listener *listener, uint32_t queued) {
+  if (!this->looks++ || listener->accepted < this->accepted) { /* or there is another socket now */
+    this->ahead = queued;
+    this->accepted = listener->accepted;
+  }
+  return listener->accepted - this->accepted > this->ahead;
+}
+
+/* A connection that nobody has accepted for a second: the application may still do so, in a way that is caught, if it
+ * is in the queue; or if it has done so before, and another process of it has the socket. */
+static void look_at_knock(struct waiting *this, uint64_t now) {
   const struct listener *listener = find_listener(&this->target);
-  if (!listener) return false;
-  int own = copy_listener(listener);
-  bool in_queue = own >= 0 && queue_length(own) > 0;
+  int own = listener ? copy_listener(listener) : -1;
+  uint32_t queued = own >= 0 ? queue_length(own) : 0;
+  bool is_only = own >= 0 && get_option(own, SOL_SOCKET, SO_REUSEPORT) == 0; /* the kernel has no other to choose */
+  bool is_missed = listener && was_passed_over(this, listener, queued);
   if (own >= 0) close(own);
-  return in_queue || (listener->accepts && ++this->looks < MAX_LOOKS);
+  if (!queued && listener && listener->accepts && !this->repeated) is_missed = true;
+  this->deadline = now + ACCEPT_INTERVAL;
+  if (is_only && is_missed)
+    knock_again(this);
+  else if (!queued && !(listener && listener->accepts && this->looks < MAX_LOOKS))
+    join_by_splicing(this);
 }
 
 static void look_at_waiting(uint64_t now) {
+  begin_knocks();
   for (struct waiting *this = all_waiting, *next; this; this = next) {
     next = this->next;
     if (now < this->deadline) continue;
-    if (!this->connected) {
-      give_up(this);
-      continue;
-    }
-    if (may_be_accepted(this))
-      this->deadline = now + ACCEPT_INTERVAL;
+    if (this->connected)
+      look_at_knock(this, now);
     else
-      join_by_splicing(this);
+      give_up(this);
   }
 }
 
@@ -413,9 +459,8 @@ static void pass_on(struct dialler *this) {
   const struct reply *reply = this->message[REQUEST - 1] == IS_SURE ? NULL : &this->reply;
   if (!reply) acknowledge(this->fd); /* an answer would have done so */
   forget_dialler(this);
-  bool done = give_to_blocked(this->fd, &ends[0], &ends[1], reply);
-  for (int i = 0; !done && i < (reply ? 1 : MAX_KNOCKS); i++) done = knock(this->fd, &ends[0], &ends[1], reply);
-  if (!done) refuse(this->fd, reply);
+  if (!give_to_blocked(this->fd, &ends[0], &ends[1], reply) && !knock(this->fd, &ends[0], &ends[1], reply))
+    refuse(this->fd, reply);
 }
 
 static void node_said(struct watch *watch, uint32_t events) {
@@ -534,16 +579,18 @@ static void adopt(int own, uint64_t cookie, int family, int peer, const struct e
  * Other connections to other pods may come from the knock's own port. */
 static int exchange(int own, uint64_t cookie, int family, int fd, struct endpoint *peer) {
   struct endpoint target;
-  struct waiting *waiting = is_v4(peer) ? by_port[peer->port] : NULL;
-  if (!waiting || !same_endpoint(&waiting->from, peer)) return fd;
-  if (!own_address(fd, &target) || !same_endpoint(&waiting->target, &target)) return fd;
+  bool is_known = own_address(fd, &target) && is_v4(&target);
+  struct listener *listener = is_known ? find_listener(&target) : NULL;
+  if (listener && listener->cookie != cookie) listener = NULL;
+  if (listener) listener->accepted++;
+  struct waiting *waiting = is_known && is_v4(peer) ? by_port[peer->port] : NULL;
+  if (!waiting || !same_endpoint(&waiting->from, peer) || !same_endpoint(&waiting->target, &target)) return fd;
   struct waiting found = *waiting;
   confirm(&found);
   forget_waiting(waiting);
   reset(fd);
   give_back_fabric_socket(found.knock);
-  struct listener *listener = find_listener(&found.target);
-  if (listener && listener->cookie == cookie) listener->heard = now_ms();
+  if (listener) listener->heard = now_ms();
   adopt(own, cookie, family, found.peer, &found.target, &found.source);
   *peer = found.source;
   return found.peer;
@@ -554,6 +601,7 @@ static void put_back(uint64_t listener, int fd, const struct endpoint *peer) {
   if (own_address(fd, &target) && is_v4(&target) && is_v4(peer)) {
     const struct name *name = find_name(socket_cookie(fd));
     if (name) target = name->local;
+    set_blocking(fd, false);
     if (within(&node.own_pods, v4(&target)) && knock(fd, &target, peer, NULL)) return;
   }
   struct unclaimed *kept = malloc(sizeof *kept);
@@ -768,5 +816,5 @@ bool accepting_tick(uint64_t now) {
   }
   look_at_waiting(now);
   drop_unclaimed(now);
-  return look_at_blocked(now) || paused_until;
+  return look_at_blocked(now) || paused_until || without_socket;
 }

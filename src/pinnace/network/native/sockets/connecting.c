@@ -616,6 +616,13 @@ void handle_name(struct call *call, bool peer) {
     let_continue(call);
 }
 
+/* What a connection to a pod waits for may have come by now. Whether its call is done. */
+static bool look_once_more(struct connecting *this) {
+  if (this->handshake.stage < PEER_NONCE || this->watch.fd < 0) return false;
+  peer_ready(&this->watch, EPOLLIN);
+  return this->watch.fd < 0;
+}
+
 /* A node has not answered in time. If it answers others, it is just slow. */
 static void note_silence(const struct connecting *this, uint64_t now) {
   struct peer *peer = find_peer(owner(&this->target));
@@ -656,6 +663,7 @@ bool connecting_tick(uint64_t now) {
       interrupted[next_interrupted++ % MAX_UNANSWERED] = this->cookie;
       finish(this);
     } else if (this->deadline && now >= this->deadline) {
+      if (look_once_more(this)) continue;
       if (this->handshake.stage == PEER_NONCE) note_silence(this, now);
       take_general_path(this);
     }

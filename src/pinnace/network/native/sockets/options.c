@@ -144,13 +144,17 @@ static bool is_nodelay(const struct option *option) {
   return option->level == IPPROTO_TCP && option->name == TCP_NODELAY;
 }
 
-static bool set_options(int fd, int family, const struct options *wanted, bool has_nodelay) {
+static bool is_linger(const struct option *option) { return option->level == SOL_SOCKET && option->name == SO_LINGER; }
+
+/* ``is_accepted``: our own listener, which has TCP_NODELAY and SO_LINGER (see ../server.py), has handed these down. */
+static bool set_options(int fd, int family, const struct options *wanted, bool is_accepted) {
   const struct options *defaults = defaults_of(family);
   bool done = true;
   for (size_t i = 0; i < options_of(family); i++) {
     const char *value = wanted->each[i].value;
     bool is_there = memcmp(value, defaults->each[i].value, MAX_OPTION) == 0;
-    if (has_nodelay && is_nodelay(numbered(i))) is_there = value[0] != 0;
+    if (is_accepted && is_nodelay(numbered(i))) is_there = value[0] != 0;
+    if (is_accepted && is_linger(numbered(i))) is_there = false;
     if (wanted->each[i].size && !is_there)
       done &= setsockopt(fd, numbered(i)->level, numbered(i)->name, value, wanted->each[i].size) == 0;
   }
@@ -184,8 +188,12 @@ void set_blocking(int fd, bool blocking) {
 
 void acknowledge(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &(int){1}, sizeof(int)); }
 
-void reset(int fd) {
-  struct linger at_once = {.l_onoff = 1};
+void set_linger(int fd, bool resets) {
+  struct linger at_once = {.l_onoff = resets};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+void reset(int fd) {
+  set_linger(fd, true);
   close(fd);
 }

@@ -50,7 +50,7 @@ uint32_t pod_of(pid_t pid, int own, uint64_t netns) {
   return pods[netns % PODS_KNOWN].ip;
 }
 
-static void tell(struct message about, const int *descriptors, size_t count) {
+static bool tell(struct message about, const int *descriptors, size_t count) {
   char control[CMSG_SPACE(MAX_RIGHTS * sizeof(int))] = {0};
   struct iovec data = {&about, sizeof about};
   struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
@@ -62,16 +62,41 @@ static void tell(struct message about, const int *descriptors, size_t count) {
         (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof(int))};
     memcpy(CMSG_DATA(rights), descriptors, count * sizeof(int));
   }
-  sendmsg(node.control, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sendmsg(node.control, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
 void want_peer(uint32_t index) { tell((struct message){.kind = WANT, .number = index}, NULL, 0); }
 
+static struct pair { /* connections that Python had no room for */
+  struct pair *next;
+  int both[2];
+} *unsent;
+
+static bool send_pair(const int both[2]) {
+  if (!tell((struct message){.kind = JOIN}, both, 2)) return false;
+  close(both[0]);
+  close(both[1]);
+  return true;
+}
+
 void splice_in_python(int one, int other) {
-  int both[] = {one, other};
-  tell((struct message){.kind = JOIN}, both, 2);
-  close(one);
-  close(other);
+  struct pair *pair, found = {.both = {one, other}};
+  if (send_pair(found.both)) return;
+  if ((pair = malloc(sizeof *pair))) {
+    found.next = unsent;
+    *pair = found;
+    unsent = pair;
+  } else {
+    reset(one);
+    reset(other);
+  }
+}
+
+static void send_unsent(void) {
+  for (struct pair *pair; (pair = unsent) && send_pair(pair->both);) {
+    unsent = pair->next;
+    free(pair);
+  }
 }
 
 static void obey(struct watch *watch, uint32_t events) {
@@ -98,8 +123,9 @@ static void obey(struct watch *watch, uint32_t events) {
 
 static bool tick(uint64_t now) {
   memory->ticks++;
+  send_unsent();
   bool is_busy = accepting_tick(now);
-  return connecting_tick(now) || is_busy;
+  return connecting_tick(now) || is_busy || unsent;
 }
 
 const char *const source_checksum = SOURCE_CHECKSUM; /* see c_library.py */

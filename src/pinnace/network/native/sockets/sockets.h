@@ -72,11 +72,12 @@ uint64_t netns_cookie(int fd);
 uint64_t timeout_ms(int fd, int option); /* SO_RCVTIMEO or SO_SNDTIMEO; 0: none */
 bool can_be_copied(int fd);
 bool copy_options(int from, int to, int family); /* to a new one, or one like that */
-/* As the kernel does it, to one that has TCP_NODELAY set. */
+/* As the kernel does it, to one that our own listener has accepted. */
 void inherit_options(int listener, uint64_t cookie, int accepted);
 void set_blocking(int fd, bool blocking);
 void acknowledge(int fd); /* what has been received, at once: who has sent it may wait for that before it sends more */
-void reset(int fd);       /* close with a reset */
+void set_linger(int fd, bool resets); /* whether its end, also with this process, is a reset */
+void reset(int fd);                   /* close with a reset */
 
 /* --- memory.c: what outlives the server ------------------------------------------------------------------------- */
 
