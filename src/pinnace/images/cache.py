@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import struct
@@ -73,10 +74,14 @@ class Closed:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOrigin:
-    """What a directory was when the node that uses it has taken it. ``blobs`` are the names of its content."""
+    """What a directory was when the node that uses it has taken it. ``blobs`` are the names of its content.
+
+    ``token`` is random: no other node that takes the directory has the same.
+    """
 
     closed: Closed
     blobs: list[str]
+    token: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +194,7 @@ def _keep_origin(path: Path, closed: Closed) -> None:
         origin = {
             "closed": asdict(closed),
             "blobs": sorted(blob.name for blob in (path / CONTAINERD / BLOBS).iterdir()),
+            "token": secrets.token_hex(),
         }
         (unfinished / CLOSED_FILE).write_text(json.dumps(origin))
         unfinished.rename(path / ORIGIN)
@@ -197,7 +203,7 @@ def _keep_origin(path: Path, closed: Closed) -> None:
 def read_origin(path: Path) -> CacheOrigin:
     """Of a directory that a node has taken. Raises if it has none."""
     about = json.loads((path / ORIGIN / CLOSED_FILE).read_text())
-    return CacheOrigin(closed=Closed(**about["closed"]), blobs=about["blobs"])
+    return CacheOrigin(closed=Closed(**about["closed"]), blobs=about["blobs"], token=about["token"])
 
 
 def has_content(containerd: Path, digest: str) -> bool:

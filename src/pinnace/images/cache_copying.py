@@ -24,7 +24,7 @@ def copy(source: Path, target: Path) -> bool:
     """
     try:
         _copy(source, target)
-    except (OSError, ValueError, RecursionError):  # also of an image with very deep directories
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # also of an image with very deep directories
         cache.empty(target)
         return False
     return True
@@ -32,7 +32,6 @@ def copy(source: Path, target: Path) -> bool:
 
 def _copy(source: Path, target: Path) -> None:
     directory = source / cache.ORIGIN
-    generation = directory.stat().st_ino
     origin = cache.read_origin(source)
     for part, digest in origin.closed.parts.items():
         if part.startswith(cache.SNAPSHOTS):
@@ -45,7 +44,7 @@ def _copy(source: Path, target: Path) -> None:
     for name in cache.DATABASES:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(directory / Path(name).parent.name, target / name)
-    if directory.stat().st_ino != generation:
+    if cache.read_origin(source).token != origin.token:
         raise ValueError("it was taken by another node meanwhile")
 
 

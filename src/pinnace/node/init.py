@@ -135,7 +135,7 @@ class Init:
                     self._obey()
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
-                        self._edit_bundle(partial(answer, request, edits))
+                        self._edit_bundle(request, edits)
                 else:
                     os.read(wake, WAKEUPS)
 
@@ -235,15 +235,18 @@ class Init:
         self.supervisor.add(Service(name=name, run=run, restart=restart, on_end=on_end))
 
     @staticmethod
-    def _edit_bundle(work: Callable[[], None]) -> None:
-        """For one container that is created: beside everything else, or here where there is no process to be had."""
+    def _edit_bundle(request: str, edits: Edits) -> None:
+        """For one container that is created: beside everything else, or here where there is no process to be had.
+
+        Here nothing is waited for, because all of the node would wait.
+        """
         try:
-            fork(work)
+            fork(partial(answer, request, edits))
         except OSError as error:
             if error.errno not in NO_PROCESS:
                 raise
             with contextlib.suppress(OSError):  # whoever asked is gone
-                work()
+                answer(request, edits, patience=0.0)
 
     def _control_plane(self) -> None:
         from pinnace.node.services import control_plane  # noqa: PLC0415 - the other nodes shall not wait for what they have not

@@ -1,8 +1,8 @@
 """Pods that are bound to the node of a job while the pod before them still runs.
 
 A kubelet needs more than half a second to prepare a pod: its volumes, its sandbox, its network. It does that while the
-pod before runs, and the containers of the next one are created when those of that one have ended: a job never runs two
-pods at once. For each pod that is held there is a file, in a directory that the pod runner has on the host and init in
+pod before runs, and the containers of the next one are created when those of that one have ended, or HOLD_LIMIT is
+over. For each pod that is held there is a file, in a directory that the pod runner has on the host and init in
 the node.
 """
 
@@ -38,12 +38,12 @@ class HeldPods:
         remove_tree(self.directory)
 
 
-def wait(config: dict[str, Any], kubelet: Path = KUBELET) -> None:
-    """In the node: wait until the pod of a container that is created is not held any more."""
+def wait(config: dict[str, Any], kubelet: Path | None = None, *, limit: float | None = None) -> None:
+    """In the node: wait until the pod of a container that is created is not held any more, or a limit is over."""
     about = config.get("annotations", {})
     uid = about.get("io.kubernetes.cri.sandbox-uid", "")
     if not uid or "/" in uid or about.get("io.kubernetes.cri.container-type") != "container":
         return
-    deadline = time.monotonic() + HOLD_LIMIT
-    while (kubelet / DIRECTORY / uid).exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + (HOLD_LIMIT if limit is None else limit)
+    while ((kubelet or KUBELET) / DIRECTORY / uid).exists() and time.monotonic() < deadline:
         time.sleep(HOLD_INTERVAL)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -91,6 +93,24 @@ def test_a_copy_that_would_not_be_whole_is_empty(used: cache.CacheLease, gone: s
     lease = other(used)
     path = used.containerd / gone
     remove_tree(path) if path.is_dir() else path.unlink()
+    assert not cache_copying.copy(used.path, lease.containerd)
+    assert names_in(lease.containerd) == []
+
+
+@pytest.mark.parametrize("change", [{"token": "another"}, {"token": None}, {"closed": {}}])
+def test_a_directory_that_was_taken_anew_meanwhile_gives_no_copy(
+    used: cache.CacheLease, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """Though what another node, perhaps of another version, keeps there may have the same inode number."""
+    lease = other(used)
+    copyfile, file = shutil.copyfile, used.path / cache.ORIGIN / cache.CLOSED_FILE
+
+    def taken_anew(source: Path, target: Path) -> None:
+        about = json.loads(file.read_text()) | change
+        file.write_text(json.dumps({name: value for name, value in about.items() if value is not None}))
+        copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", taken_anew)
     assert not cache_copying.copy(used.path, lease.containerd)
     assert names_in(lease.containerd) == []
 

@@ -185,11 +185,13 @@ class Edits:
     keep_groups: bool = False
 
 
-def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None) -> None:
+def edit(
+    kind: str, container: str, path: Path, edits: Edits, host: Host | None, *, patience: float | None = None
+) -> None:
     """The configuration of a container that is created, or of a process that is executed in one.
 
     ``host`` is the host of a container in the host's network. When a container is started or updated, ``path`` is not
-    a configuration of runc's.
+    a configuration of runc's. A container whose pod is held waits for no more than ``patience`` seconds, if it is given.
     """
     limiter, home = edits.limiter, edits.limiter.tasks / container
     if kind == "start":
@@ -200,7 +202,7 @@ def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None)
         limiter.updated(about, home)
         return
     if kind == "create":
-        held_pods.wait(about)
+        held_pods.wait(about, limit=patience)
         limiter.created(about, path.parent)
         about = host_network.on_host_network(about, host, path.parent) if host else about
         bundle = keeping_read_only(without_cgroups(about), is_read_only)
@@ -219,11 +221,12 @@ def edit(kind: str, container: str, path: Path, edits: Edits, host: Host | None)
     path.write_text(json.dumps(about))
 
 
-def answer(request: str, edits: Edits) -> None:
+def answer(request: str, edits: Edits, *, patience: float | None = None) -> None:
     """Do what a wrapper has asked for, and say so; or why not."""
     kind, handler, container, name = request.split(" ", 3)
     try:
-        edit(kind, container, Path(name), edits, edits.host() if handler == HOST_NETWORK else None)
+        host = edits.host() if handler == HOST_NETWORK else None
+        edit(kind, container, Path(name), edits, host, patience=patience)
         word = DONE
     except Exception as error:  # noqa: BLE001 - it is told to whoever waits for it
         word = f"pinnace could not edit {name}: {error!r}"
