@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
-# What has failed while others took the processors is asked once more, by itself. Both results are shown.
+# What has failed, perhaps since others took the processors, is asked once more, by itself. Both results are shown.
 AGAIN := $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 1
 TESTS_FAILED := 1# pytest's exit code
 
@@ -64,11 +64,12 @@ check: setup ## The fast part of the tests: style, types, layers, units (two min
 WORKERS ?= 3
 ON_BEDS := $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BESIDE_OTHERS := (bed or build) and not alone and not stress
+ALONE := (bed or build) and alone and not stress
 
 .PHONY: test
 test: check fetch ## All tests, on a real Slurm with the real components (needs root, for the test bed)
 	$(ON_BEDS) -m '$(BESIDE_OTHERS)' --durations=15 || { [ $$? = $(TESTS_FAILED) ] && $(AGAIN) -m '$(BESIDE_OTHERS)'; }
-	$(PYTEST) -m '(bed or build) and alone and not stress' --durations=15
+	$(PYTEST) -m '$(ALONE)' --durations=15 || { [ $$? = $(TESTS_FAILED) ] && $(AGAIN) -m '$(ALONE)'; }
 
 .PHONY: stress
 stress: setup fetch ## What `make test` does a few times, many times over (an hour)

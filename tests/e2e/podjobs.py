@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.waiting import wait_until
 
@@ -77,12 +77,22 @@ def events(jobs: Kubectl, name: str) -> str:
     )
 
 
-def log_of(jobs: Kubectl, name: str) -> str:
+class Asking(Protocol):
+    """Somebody with a kubectl."""
+
+    @property
+    def user(self) -> User: ...
+
+    @property
+    def command(self) -> list[str]: ...
+
+
+def log_of(jobs: Asking, name: str, *words: str) -> str:
     """What a pod said. Who asks in the moment in which its node ends may have to ask again (docs/limits.md)."""
     said: list[str] = []
 
     def ask() -> bool:
-        done = jobs.user.run(*jobs.command, "logs", name, code=None)
+        done = jobs.user.run(*jobs.command, "logs", name, *words, code=None)
         said[:] = [done.stdout]
         return done.returncode == 0
 

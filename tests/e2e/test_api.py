@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.namespaces import Namespace, config_map, namespace, once, pod
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,8 +124,12 @@ def test_who_may_do_what(here: Namespace) -> None:
 def test_events_tell_what_happened(here: Namespace) -> None:
     here.create(once("brief", "true"))
     here.ended("brief")
-    events = here.json("get", "events", "--field-selector=involvedObject.name=brief")["items"]
-    assert {"Scheduled", "Pulled", "Created", "Started"} <= {event["reason"] for event in events}
+
+    def told() -> bool:
+        events = here.json("get", "events", "--field-selector=involvedObject.name=brief")["items"]
+        return {"Scheduled", "Pulled", "Created", "Started"} <= {event["reason"] for event in events}
+
+    wait_until("its events", told, limit=60)
 
 
 def test_a_watch_tells_of_every_change(here: Namespace) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.conftest import Kubectl
-from e2e.podjobs import IMAGE, events, job_of, log_of, manifest, queue, status, wait_for_phase
+from e2e.podjobs import IMAGE, LIMIT, events, job_of, log_of, manifest, queue, status, wait_for_phase
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_tenant_cannot_forge_the_row_of_another_job(jobs: Kubectl) -> None:
             def decided() -> bool:
                 return bool(refusal(jobs, "forger")) or not lives(jobs.user, victim)
 
-            wait_until("the pod to be refused", decided, limit=30, interval=0.5)
+            wait_until("the pod to be refused", decided, limit=60, interval=0.5)
             assert lives(jobs.user, victim)
             assert "cannot be printed" in refusal(jobs, "forger")
 
@@ -117,7 +117,9 @@ def test_a_number_that_a_tenant_has_made_up_does_not_end_the_provisioner(jobs: K
     with pods(jobs, liar=manifest("liar", ["true"], metadata={"annotations": made_up})):
         time.sleep(4)  # it has been looked at, before the next comes
         with pods(jobs, honest=manifest("honest", ["true"])):
-            wait_until("an honest pod", lambda: status(jobs, "honest")["phase"] == "Succeeded", limit=40, interval=0.5)
+            wait_until(
+                "an honest pod", lambda: status(jobs, "honest")["phase"] == "Succeeded", limit=LIMIT, interval=0.5
+            )
 
 
 def stale_cluster(user: User, name: str, run: dict[str, Any]) -> Path:
@@ -165,7 +167,7 @@ def test_a_tenants_pod_names_no_file_that_sbatch_opens_as_alice(jobs: Kubectl) -
     shutil.chown(jobs.user.home / "secret", jobs.user.uid)
     with pods(jobs, **{name: manifest(name, ["true"], metadata=about) for name, about in FILE_READERS.items()}):
         for name in FILE_READERS:
-            wait_until(f"{name} to be refused", lambda name=name: bool(refusal(jobs, name)), limit=30, interval=0.5)  # type: ignore[misc]
+            wait_until(f"{name} to be refused", lambda name=name: bool(refusal(jobs, name)), limit=60, interval=0.5)  # type: ignore[misc]
             said = refusal(jobs, name) + events(jobs, name)
             assert TOKEN not in said, name
             assert "would open files of the cluster's owner" in said, name
@@ -187,7 +189,7 @@ done; wait"""
         begin = time.monotonic()
         jobs.apply(manifest("punctual", ["true"]))
         wait_for_phase(jobs, "punctual", "Succeeded")
-        assert time.monotonic() - begin < 40, "sixty seconds is what a node waits for others"
+        assert time.monotonic() - begin < 60, "sixty seconds is what a node waits for others"
         jobs("delete", "pod", "punctual", "--wait=false")
     for host in HOSTS:
         bob.run("sh", "-c", f"rm -r /tmp/pinnace-{jobs.user.uid}-fake*", on=host)

@@ -15,7 +15,7 @@ import pytest
 
 from e2e.conftest import Kubectl
 from e2e.namespaces import Object, image, once, pod, service
-from e2e.podjobs import manifest, wait_for_phase
+from e2e.podjobs import log_of, manifest, wait_for_phase
 from testbed.plan import GROUPS
 from testbed.waiting import wait_until
 
@@ -80,8 +80,12 @@ class PodReference:
     user: User
     kubectl: str
 
+    @property
+    def command(self) -> list[str]:
+        return [self.kubectl, "--kubeconfig", "tenant.kubeconfig"]
+
     def run(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        return self.user.run(self.kubectl, "--kubeconfig", "tenant.kubeconfig", *words, code=code)
+        return self.user.run(*self.command, *words, code=code)
 
     def __call__(self, *words: str) -> str:
         return self.run(*words).stdout
@@ -95,8 +99,8 @@ class PodReference:
         return self.run("create", "-f", "tenant.json", code=code).stderr
 
     def ended(self, name: str, phase: str = "Succeeded") -> str:
-        self("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"pod/{name}", "--timeout=90s")
-        return self("logs", name)
+        self("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"pod/{name}", "--timeout=110s")
+        return log_of(self, name)
 
     def events(self, name: str) -> str:
         return self(
@@ -370,7 +374,7 @@ def test_pods_that_are_jobs_ask_slurm_for_what_they_need_alone(restricted: Kubec
     }
     # What the provisioner notes on a pod: here by somebody else, and not as it would.
     forged = as_job("forged", ["true"], job="0x7f", submitted_at="never")
-    look = "ls /run/pinnace /run/pinnace/socket; which srun mpirun; echo $SLURM_JOB_ID; id -u"
+    look = "ls /run/pinnace /run/pinnace/socket 2>/dev/null; which srun mpirun; echo $SLURM_JOB_ID; id -u"
     honest = as_job("honest", ["sh", "-c", look], flags="--time=5 --mem=1200M")
     before = provisioner_ends(restricted.user)
     tenant.create(forged, *refused.values(), honest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,13 +56,16 @@ spec:
 """
 
 OUTSIDE = """
-import socket
+import socket, threading
 tcp = socket.create_server(("0.0.0.0", 8080))
 udp = socket.socket(type=socket.SOCK_DGRAM)
 udp.bind(("0.0.0.0", 8081))
+def answer():  # as often as somebody asks, who may not have waited for the first answer
+    while True:
+        data, peer = udp.recvfrom(99)
+        udp.sendto(b"udp " + data, peer)
+threading.Thread(target=answer, daemon=True).start()
 print("ready", flush=True)
-data, peer = udp.recvfrom(99)
-udp.sendto(b"udp " + data, peer)
 connection, _ = tcp.accept()
 connection.sendall(b"tcp " + connection.recv(99))
 connection.close()
@@ -111,14 +115,18 @@ def test_the_other_side_sees_a_pods_own_address(
     own = cluster.json("get", "pod", clients[node])["status"]["podIP"]
     for pod in cluster.json("get", "pods", "-l", "app=web")["items"]:
         cluster("exec", clients[node], "--", "curl", "-sS", "-m", "5", f"http://{pod['status']['podIP']}/")
+
+    def is_seen(name: str) -> bool:
+        return f"{own}:" in cluster("logs", name).replace("[::ffff:", "").replace("]", "")
+
     for name in web:
-        assert f"{own}:" in cluster("logs", name).replace("[::ffff:", "").replace("]", "")
+        wait_until(f"{name} to say whom it has seen", partial(is_seen, name), limit=60, interval=0.2)
 
 
 def test_ping_crosses_nodes_with_large_packets(cluster: Kubectl, clients: dict[str, str]) -> None:
     address = cluster.json("get", "pod", clients["n2"])["status"]["podIP"]
     for size in ("56", "1400", "9000", "60000"):
-        answer = cluster("exec", clients["n1"], "--", "ping", "-c", "2", "-W", "2", "-s", size, address)
+        answer = cluster("exec", clients["n1"], "--", "ping", "-c", "2", "-W", "10", "-s", size, address)
         assert " 0% packet loss" in answer
 
 
@@ -156,7 +164,7 @@ def test_the_outside_is_reached_over_tcp_and_udp(cluster: Kubectl, clients: dict
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
         udp = cluster("exec", clients["n1"], "--", "sh", "-c", ASK_OVER_UDP)
-        tcp = cluster("exec", clients["n2"], "--", "sh", "-c", "echo two | socat -t 2 - TCP:198.51.100.10:8080")
+        tcp = cluster("exec", clients["n2"], "--", "sh", "-c", "echo two | socat -t 30 - TCP:198.51.100.10:8080")
         process.kill()
     assert udp == "udp one\n"
     assert tcp == "tcp two\n"

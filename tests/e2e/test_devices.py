@@ -74,12 +74,30 @@ def gpus(alice: User) -> Iterator[Kubectl]:
     alice.pinnace("down", "gpus")
 
 
+@pytest.fixture
+def pair(gpus: Kubectl) -> Iterator[tuple[str, str]]:
+    """Two pods that have a GPU of the standing node each, and stay."""
+    names = ("one", "two")
+    wait_until("devices", lambda: allocatable(gpus, HERE).get(GPU) == "2", limit=60, interval=0.2)
+    for name in names:
+        gpus.apply(here(asking(name, look(stay=True), gpu=1)))
+    yield names
+    gpus("delete", "pod", "--ignore-not-found", *names)
+
+
 def asking(name: str, command: str | list[str], *, metadata: dict[str, Any] | None = None, **wishes: int) -> str:
     """A pod that looks around, or does something else, with devices."""
     argv = ["sh", "-c", command] if isinstance(command, str) else command
     limits = {"gpu": GPU, "fpga": FPGA, "rdma": RDMA}
     resources = {"limits": {limits[wish]: str(count) for wish, count in wishes.items()}}
     return manifest(name, argv, image=image("python"), resources=resources, metadata=metadata or {})
+
+
+def here(pod: str) -> str:
+    """The same pod on the standing node."""
+    body = json.loads(pod)
+    body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": HERE}
+    return json.dumps(body)
 
 
 def look(*, stay: bool = False) -> list[str]:
@@ -124,10 +142,10 @@ def test_a_node_offers_what_slurm_gave_it(gpus: Kubectl) -> None:
     assert "nvidia.com/gpu" in gpus("describe", "node", HERE)
 
 
-def test_two_pods_have_a_gpu_each_and_a_third_gets_one_on_a_node_that_joins(gpus: Kubectl, site: Bed) -> None:
-    for name in ("one", "two"):
-        gpus.apply(asking(name, look(stay=True), gpu=1))
-    views = {name: seen(gpus, name) for name in ("one", "two")}
+def test_two_pods_have_a_gpu_each_and_a_third_gets_one_on_a_node_that_joins(
+    gpus: Kubectl, pair: tuple[str, str], site: Bed
+) -> None:
+    views = {name: seen(gpus, name) for name in pair}
     own = {name: view["CUDA_VISIBLE_DEVICES"] for name, view in views.items()}
     assert sorted(own.values()) == uuids(site, HERE)
     for name, view in views.items():
@@ -143,20 +161,18 @@ def test_two_pods_have_a_gpu_each_and_a_third_gets_one_on_a_node_that_joins(gpus
     gpus("delete", "pod", "three", "--wait=false")
 
 
-def test_devices_stay_where_they_are_when_their_managers_are_killed(gpus: Kubectl) -> None:
+def test_devices_stay_where_they_are_when_their_managers_are_killed(gpus: Kubectl, pair: tuple[str, str]) -> None:
     """Then a pod that ends gives its device back, and that alone."""
-    before = {name: seen(gpus, name)["CUDA_VISIBLE_DEVICES"] for name in ("one", "two")}
+    before = {name: seen(gpus, name)["CUDA_VISIBLE_DEVICES"] for name in pair}
     for words in ("pinnace.devices.plugin", "/kubelet --config"):
         gpus.user.run("pkill", "-9", "-u", str(gpus.user.uid), "-f", words, on=HERE)
         wait_until(f"devices after {words}", lambda: allocatable(gpus, HERE).get(GPU) == "2", limit=60, interval=0.2)
     assert {gpus.json("get", "pod", name)["status"]["phase"] for name in before} == {"Running"}
     gpus("delete", "pod", "one")
-    body = json.loads(asking("next", look(), gpu=1))
-    body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": HERE}
-    gpus.apply(json.dumps(body))
+    gpus.apply(here(asking("next", look(), gpu=1)))
     wait_for_phase(gpus, "next", "Succeeded")
     assert_sees_exactly(seen(gpus, "next"), before["one"])
-    gpus("delete", "pod", "next", "two")
+    gpus("delete", "pod", "next")
 
 
 def test_a_container_that_asks_for_none_sees_none(gpus: Kubectl) -> None:

@@ -12,6 +12,7 @@ from e2e.serving import server
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from e2e.conftest import Kubectl
@@ -116,7 +117,7 @@ def hook(kind: str, bundle: str) -> Object:
                 "name": "tests.example.com",
                 "admissionReviewVersions": ["v1"],
                 "sideEffects": "None",
-                "timeoutSeconds": 5,
+                "timeoutSeconds": 20,
                 "failurePolicy": "Fail",
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAME}},
                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
@@ -144,14 +145,22 @@ def api_service(bundle: str) -> Object:
 
 
 def test_webhooks_in_a_pod_change_and_refuse(here: Namespace) -> None:
+    def created(name: str, **data: str) -> subprocess.CompletedProcess[str]:
+        """Webhooks that the API knows, and does not reach yet, have everything refused."""
+        here("delete", "configmap", name, "--ignore-not-found")
+        return here.run("create", "-f", here.file(config_map(name, **data)))
+
     def stamped() -> bool:
-        here("delete", "configmap", "fine", "--ignore-not-found")
-        here.create(config_map("fine", colour="red"))
-        return "stamped" in here.json("get", "configmap", "fine")["data"]
+        made = created("fine", colour="red").returncode == 0
+        return made and "stamped" in here.json("get", "configmap", "fine")["data"]
+
+    def refused() -> bool:
+        answer = created("bad", forbidden="fruit")
+        return answer.returncode != 0 and "the webhook has seen something forbidden" in answer.stderr
 
     wait_until("the webhooks to be known", stamped, limit=60)
     assert here.json("get", "configmap", "fine")["data"] == {"colour": "red", "stamped": "by the webhook"}
-    assert "the webhook has seen something forbidden" in here.refused(config_map("bad", forbidden="fruit"))
+    wait_until("the refusal", refused, limit=60)
 
 
 def test_an_api_in_a_pod_is_part_of_the_api(here: Namespace) -> None:
@@ -159,7 +168,8 @@ def test_an_api_in_a_pod_is_part_of_the_api(here: Namespace) -> None:
     boats = json.loads(here("get", "--raw", f"/apis/boats.example.com/v1/namespaces/{NAME}/boats"))["items"]
     assert [boat["metadata"]["name"] for boat in boats] == ["pinnace"]
     assert boats[0]["for"] == "pinnace-admin", "the server knows on whose behalf it is asked"
-    assert "boats" in here("api-resources", "--api-group=boats.example.com")
+    resources = ("api-resources", "--api-group=boats.example.com")
+    wait_until("its kind to be known", lambda: "boats" in here(*resources, code=None), limit=60)
 
 
 def test_custom_resources_are_checked_explained_and_scaled(here: Namespace) -> None:
@@ -168,6 +178,7 @@ def test_custom_resources_are_checked_explained_and_scaled(here: Namespace) -> N
     assert here.json("get", "sail", "main")["spec"] == {"count": 3, "most": 5}
     assert "more sails than the mast carries" in here.refused(sail("many", 9))
     assert "unknown field" in here.refused(sail("odd", 1) | {"surprise": True})
-    assert "How many there are." in here("explain", "sails.spec.count")
+    explain = ("explain", "sails.spec.count")
+    wait_until("its words", lambda: "How many there are." in here(*explain, code=None), limit=60)
     here("scale", "sail/main", "--replicas=2")
     assert here("get", "sl", "main", "--no-headers").split()[:2] == ["main", "2"]

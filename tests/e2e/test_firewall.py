@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,11 @@ import pytest
 from conftest import TEST_STATE, bed_at, one_worker_at_a_time
 from e2e.conftest import PROJECT, Kubectl, User, make_user
 from e2e.test_run import EXAMPLES
+from testbed.daemons import listening_ports
 from testbed.firewall import USER_PORTS
 from testbed.plan import Plan
 from testbed.software import install
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,9 +110,14 @@ def kubectl(alice: User) -> Iterator[Kubectl]:
     kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
     yield kubectl
     alice.pinnace("down", "closed")
-    left = alice.run("pgrep", "-u", "alice", "-a", code=None).stdout.splitlines()
-    assert [line for line in left if "pinnace" in line or "srun" in line] == []
-    assert alice.run("squeue", "--noheader", "--me").stdout == ""
+    wait_until("nothing to be left", lambda: left(alice) == [], limit=60, interval=0.2)
+
+
+def left(user: User) -> list[str]:
+    """The processes of clusters on the login host, and the user's jobs."""
+    processes = user.run("pgrep", "-u", user.name, "-a", code=None).stdout.splitlines()
+    jobs = user.run("squeue", "--noheader", "--me").stdout.splitlines()
+    return [line for line in processes if "pinnace" in line or "srun" in line] + jobs
 
 
 def address(kubectl: Kubectl) -> tuple[str, str]:
@@ -127,13 +133,17 @@ def tunnels(user: User) -> list[int]:
     return [int(line) for line in found.split()]
 
 
-def kill_tunnel(user: User) -> None:
+def kill_tunnel(kubectl: Kubectl) -> None:
     """kill -9, and wait until the kernel has closed its sockets."""
+    user = kubectl.user
     (pid,) = tunnels(user)
     user.run("kill", f"-{signal.SIGKILL.value}", str(pid))
-    while tunnels(user):
-        time.sleep(0.05)
-    time.sleep(0.2)
+
+    def closed() -> bool:
+        return user.run("python3", "-c", CONNECT, *address(kubectl)).stdout == "ConnectionRefusedError\n"
+
+    wait_until("the end of the tunnel", lambda: not tunnels(user), limit=60, interval=0.05)
+    wait_until("its port to be closed", closed, limit=60, interval=0.05)
 
 
 def test_a_run_on_two_nodes(alice: User) -> None:
@@ -186,11 +196,11 @@ def test_all_of_it_listens_on_the_device_and_the_ports_that_were_chosen(alice: U
 
 
 def test_the_tunnel_comes_back_for_many_at_once(alice: User, kubectl: Kubectl) -> None:
-    kill_tunnel(alice)
+    kill_tunnel(kubectl)
     with ThreadPoolExecutor(8) as pool:
         names = pool.map(lambda _: kubectl("get", "pods", "-o", "name"), range(8))
         assert list(names) == ["pod/web\n"] * 8
-    assert len(tunnels(alice)) == 1
+    wait_until("one tunnel", lambda: len(tunnels(alice)) == 1, limit=60, interval=0.2)
 
 
 def test_others_on_the_login_host_get_nothing(kubectl: Kubectl, bob: User) -> None:
@@ -202,7 +212,7 @@ def test_others_on_the_login_host_get_nothing(kubectl: Kubectl, bob: User) -> No
 
 def test_an_address_that_another_user_has_taken_is_left(alice: User, kubectl: Kubectl, bob: User) -> None:
     before = address(kubectl)
-    kill_tunnel(alice)
+    kill_tunnel(kubectl)
     squatter = bob.bed.popen(["python3", "-c", SQUAT, *before], user="bob", stdin=-1)
     try:
         assert squatter.stdout is not None
@@ -230,6 +240,7 @@ def sshd(bed: Bed) -> Iterator[None]:
     bed.run(["chmod", "755", "/tmp/sshd"], user="root")
     server = bed.popen(["/usr/sbin/sshd", "-D", "-e", "-f", "/tmp/sshd/config"], user="root")
     try:
+        wait_until("sshd", lambda: 22 in listening_ports(bed.run(["cat", "/proc/net/tcp"]).stdout), limit=60)
         yield
     finally:
         server.terminate()
@@ -257,7 +268,7 @@ def test_from_a_laptop_with_nothing_but_ssh(alice: User, kubectl: Kubectl) -> No
         laptop = [*environment, kubectl.command[0]]
         try:
             assert alice.run(*laptop, "get", "pods", "-o", "name", on="outside").stdout == "pod/web\n"
-            kill_tunnel(alice)
+            kill_tunnel(kubectl)
             assert alice.run(*laptop, "exec", "web", "--", "echo", "hi", on="outside").stdout == "hi\n"
         finally:
             (control,) = bed.run(["sh", "-c", "echo /tmp/laptop/.ssh/pinnace-*"], on="outside").stdout.split()

@@ -63,7 +63,7 @@ def load(user: User, file: str, *options: str) -> str:
 
 def run_on_both(cluster: Kubectl, name: str, image: str, *, policy: str = "IfNotPresent", limit: int = 60) -> None:
     cluster.apply(BOTH % {"name": name, "image": image, "policy": policy, "command": "[/binary]"})
-    cluster("rollout", "status", f"daemonset/{name}", f"--timeout={limit}s")
+    cluster("rollout", "status", f"daemonset/{name}", f"--timeout={limit}s", timeout=limit + 60)
     pods = cluster.json("get", "pods", "-l", f"app={name}")["items"]
     assert {pod["spec"]["nodeName"] for pod in pods} == {"n1", "n2"}
     cluster("delete", "daemonset", name, "--wait=false")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.bed
 
-QUICK = {"periodSeconds": 1, "failureThreshold": 1}
+QUICK = {"periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 30}  # a busy machine takes its time to ask
 DATA = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 VOLUME: Object = {"volumes": [{"name": "data", "emptyDir": {}}]}
 HTTPD = "mkdir -p /www; touch /www/alive; httpd -p 8080 -h /www; "
@@ -93,8 +93,8 @@ def status(here: Namespace, name: str) -> Any:
 @pytest.mark.parametrize("name", ["live-exec", "live-http", "live-tcp"])
 def test_a_container_that_is_not_alive_is_restarted(here: Namespace, name: str) -> None:
     wait_until("a restart", lambda: status(here, name)["containerStatuses"][0]["restartCount"] > 0, limit=60)
-    events = here("get", "events", f"--field-selector=involvedObject.name={name}")
-    assert "Liveness probe failed" in events
+    events = ("get", "events", f"--field-selector=involvedObject.name={name}")
+    wait_until("its event", lambda: "Liveness probe failed" in here(*events), limit=60)
 
 
 def test_only_a_ready_pod_is_an_endpoint(here: Namespace) -> None:
@@ -114,8 +114,8 @@ def test_a_grpc_server_that_is_not_alive_is_restarted(here: Namespace) -> None:
     wait_until("it to start", lambda: status(here, "live-grpc")["containerStatuses"][0]["started"], limit=60)
     here.sh("live-grpc", "rm /tmp/alive")
     wait_until("a restart", lambda: status(here, "live-grpc")["containerStatuses"][0]["restartCount"] > 0, limit=60)
-    events = here("get", "events", "--field-selector=involvedObject.name=live-grpc,reason=Unhealthy")
-    assert "Liveness probe failed" in events
+    events = ("get", "events", "--field-selector=involvedObject.name=live-grpc,reason=Unhealthy")
+    wait_until("its event", lambda: "Liveness probe failed" in here(*events), limit=60)
 
 
 def test_a_grpc_service_is_asked_by_its_name(here: Namespace) -> None:

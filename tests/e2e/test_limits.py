@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.bed
 
 LIMIT = 60.0
-TOLERANCE = 5.0  # seconds in which a container must have been killed; it takes half a second on a quiet machine
+TOLERANCE = 20.0  # seconds in which a container must have been killed; it takes half a second on a quiet machine
 GROW = """
 import time
 kept = []
@@ -66,7 +66,7 @@ def with_neighbour(made: Object) -> Object:
 
 def in_memory(name: str) -> Object:
     """Fills a volume in memory."""
-    script = "date +%s; dd if=/dev/zero of=/fast/file bs=1M count=100; sleep 600"
+    script = "date +%s; dd if=/dev/zero of=/fast/file bs=1M count=100 2>/dev/null; sleep 600"
     mounts = {"volumeMounts": [{"name": "fast", "mountPath": "/fast"}]}
     volumes = [{"name": "fast", "emptyDir": {"medium": "Memory"}}]
     return pod(name, "sh", "-c", script, container=limits("64Mi") | mounts, volumes=volumes, restartPolicy="Never")
@@ -237,7 +237,8 @@ def test_a_node_that_runs_out_of_memory_evicts_the_right_pod_and_lives(small: Ku
     status = small.json("get", "pod", "greedy")["status"]
     assert status["phase"] == "Failed"
     assert "low on resource: memory" in status["message"]
-    assert "greedy" in small("get", "events", "--field-selector=reason=Evicted")
+    evictions = ("get", "events", "--field-selector=reason=Evicted")
+    wait_until("its event", lambda: "greedy" in small(*evictions), limit=LIMIT)
     time.sleep(2)
     assert reason() == "Evicted", "also when the kubelet has said its own"
     for name in ("burstable", "best-effort"):

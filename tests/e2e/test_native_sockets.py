@@ -7,7 +7,9 @@ is killed or the hosts' network is cut.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +22,12 @@ from e2e.namespaces import Namespace, config_map, namespace, pod, service
 from pinnace.network.native.profile import ANNOTATION
 from pinnace.spec import NodeRecord, NodeServices
 from pinnace.spec.records import NodeConnections
+from testbed.errors import WaitError
+from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from e2e.conftest import User
     from testbed import Bed
@@ -41,7 +45,9 @@ OUTSIDE = "198.51.100.10"
 PUBLISHED = 30931
 OPEN, CLOSED, FULL = 7000, 7777, 7002  # ports of a responder; nobody listens at the second
 LIMIT_OF_PROBES = 20.0  # seconds for those that wait for nobody
-PATH_LIMIT = 2.0  # seconds that a call may take when the server of native sockets is killed in it
+PATH_LIMIT = 10.0  # seconds that a call may take when the server of native sockets is killed in it
+USUAL_LIMIT = 2.0  # seconds that 99 of 100 calls may take
+PEER_LIMIT = 0.1  # seconds that a node is waited for by a caller who does not want to wait, until it is known as silent
 
 TRANSLATED = frozenset({"port_that_they_see"})  # kube-proxy, and the general path to the outside, may change it
 # What differs, and why it may.
@@ -149,20 +155,38 @@ def probe(here: Namespace, client: str, host: str, port: int, *groups: str) -> d
     return observed
 
 
+Observations = dict[str, dict[str, Any]]
+
+
+def compared(found: Observations, but: set[str]) -> Observations:
+    """What is not the same in all runs, by the name of the probe."""
+    first, *others = found.values()
+    return {
+        name: {run: observed[name] for run, observed in found.items()}
+        for name in first
+        if name not in but and any(observed[name] != first[name] for observed in others)
+    }
+
+
+def differences(observe: Callable[[], Observations], but: set[str]) -> Observations:
+    """What differs, and does again: a busy machine may stop any process for longer than a probe waits."""
+    first = compared(observe(), but)
+    again = compared(observe(), but) if first else {}
+    return {name: runs for name, runs in again.items() if name in first}
+
+
 def compare(
     here: Namespace, destinations: dict[str, tuple[str, int]], *groups: str, but: frozenset[str] = frozenset()
 ) -> None:
     """Run the same probes to all destinations, from pods of both kinds, and compare what they have observed."""
     runs = [(kind, name) for kind in KINDS for name in destinations]
-    with ThreadPoolExecutor(2) as pool:
-        observed = pool.map(lambda run: probe(here, f"client-{run[0]}", *destinations[run[1]], *groups), runs)
-        found = dict(zip(runs, observed, strict=True))
-    expected = found[runs[-1]]
-    different = {
-        name: {" to ".join(run): observed[name] for run, observed in found.items()}
-        for name in expected
-        if name not in DIFFERENCES.keys() | but and any(observed[name] != expected[name] for observed in found.values())
-    }
+
+    def observe() -> Observations:
+        with ThreadPoolExecutor(2) as pool:
+            observed = pool.map(lambda run: probe(here, f"client-{run[0]}", *destinations[run[1]], *groups), runs)
+            return dict(zip((" to ".join(run) for run in runs), observed, strict=True))
+
+    different = differences(observe, DIFFERENCES.keys() | but)
     assert not different, json.dumps(different, indent=1)
 
 
@@ -197,11 +221,14 @@ def test_pods_of_the_same_node(here: Namespace) -> None:
     """They take the way within the node; the calls are caught all the same."""
     to = {kind: (here.address(f"client-{kind}"), OPEN) for kind in KINDS}
     ends = [("client-general", to["native"]), ("client-native", to["general"])]
-    with ThreadPoolExecutor(2) as pool:
-        expected, observed = pool.map(lambda end: probe(here, end[0], *end[1], "connecting", "accepting"), ends)
-    caught = {name for name in DIFFERENCES if "signals" in name or "interrupted" in name}
-    different = {name for name in expected if name not in caught and observed[name] != expected[name]}
-    assert not different, {name: (observed[name], expected[name]) for name in different}
+
+    def observe() -> Observations:
+        with ThreadPoolExecutor(2) as pool:
+            observed = pool.map(lambda end: probe(here, end[0], *end[1], "connecting", "accepting"), ends)
+            return dict(zip((client for client, _ in ends), observed, strict=True))
+
+    different = differences(observe, {name for name in DIFFERENCES if "signals" in name or "interrupted" in name})
+    assert not different, json.dumps(different, indent=1)
 
 
 def test_node_ports(here: Namespace) -> None:
@@ -346,7 +373,7 @@ RUN_PAIRS = """
 import json, os, subprocess, sys
 failed = {}
 for name, command in json.loads(os.environ["PAIRS"]).items():
-    argv = ["timeout", "20", "sh", "-c", command]
+    argv = ["timeout", "60", "sh", "-c", command]
     result = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode:
         failed[name] = (result.stdout + result.stderr)[-300:] or result.returncode
@@ -431,9 +458,18 @@ def nothing_left(programs: Namespace) -> Iterator[None]:
     """No descriptor of the servers, nor of the pods, is left afterwards."""
     before = [held(programs, index) for index in range(len(HOSTS))]
     yield
-    time.sleep(3)  # spare connections end after two seconds
-    after = [held(programs, index) for index in range(len(HOSTS))]
-    assert all(now <= then + FLUCTUATION for now, then in zip(after, before, strict=True)), (before, after)
+    after: list[int] = []
+
+    def too_many() -> bool:
+        return any(now > then + FLUCTUATION for now, then in zip(after, before, strict=True))
+
+    def closed() -> bool:  # spare connections end after two seconds
+        after[:] = [held(programs, index) for index in range(len(HOSTS))]
+        return not too_many()
+
+    with contextlib.suppress(WaitError):
+        wait_until("descriptors to be closed", closed, limit=30, interval=0.5)
+    assert not too_many(), (before, after)
     assert max(memory(programs, index) for index in range(len(HOSTS))) < MOST_MEMORY
 
 
@@ -456,7 +492,8 @@ def test_a_thousand_connections_at_once(programs: Namespace) -> None:
 def test_thousands_of_short_connections(programs: Namespace, count: int) -> None:
     said = json.loads(load(programs, "short", programs.address("programs-native"), "8004", str(count)))
     assert said["failed"] == {}
-    assert said["slowest"] < PATH_LIMIT
+    assert said["usual"] < USUAL_LIMIT, said
+    assert said["slowest"] < PATH_LIMIT, said
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -500,7 +537,7 @@ def test_the_server_is_killed(programs: Namespace, kills: int) -> None:
     # One that was on its way to be accepted ends with the server: its client sees a reset or an end, never other bytes.
     assert set(said["failed"]) <= {"ConnectionResetError", "an end", "BrokenPipeError"}, said
     assert sum(said["failed"].values()) <= 10 * kills, said
-    assert said["slowest"] < 2 * PATH_LIMIT, said
+    assert said["slowest"] < PATH_LIMIT, said
     after = json.loads(load(programs, "short", address, "8002", "200"))
     assert after["failed"] == {}
 
@@ -512,20 +549,21 @@ def test_the_hosts_network_is_cut_under_load(programs: Namespace, seconds: int) 
     After half a minute the bed's Slurm takes the host for dead, and ends its part of the job.
     """
     bed, address = programs.user.bed, programs.address("programs-native")
-    begin = "import socket, time\nbegin = time.monotonic()\nfor _ in range(30):\n    sock = socket.socket()\n"
     attempts = (
-        f"{begin}    sock.setblocking(False)\n    sock.connect_ex(('{address}', 8002))\nprint(time.monotonic() - begin)"
+        "import socket, time\nfor _ in range(30):\n    sock = socket.socket()\n    sock.setblocking(False)\n"
+        f"    begin = time.monotonic()\n    sock.connect_ex(('{address}', 8002))\n    print(time.monotonic() - begin)"
     )
     with holding(programs, 8002, seconds + 8) as held_one:
         time.sleep(1)
         bed.cut_link("n2")
         try:
-            spent = float(python(programs, "client-native", attempts))
+            spent = [float(line) for line in python(programs, "client-native", attempts).splitlines()]
             time.sleep(seconds)
         finally:
             bed.join_link("n2")
         gone_on = lines_of(held_one)
-    assert spent < 1, "for thirty connections"
+    assert statistics.median(spent) < PEER_LIMIT, spent
+    assert sum(spent) < PATH_LIMIT, spent
     assert gone_on["pause"] > seconds - 1
     said = json.loads(load(programs, "short", address, "8002", "100"))
     assert said["failed"] == {}

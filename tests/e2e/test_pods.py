@@ -121,8 +121,8 @@ def test_a_pod_is_a_job_and_its_log_and_exit_code_outlive_the_node(jobs: Kubectl
     code = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=ExitCode", "-j", job).stdout.strip()
     assert code == "3:0"
     assert jobs.json("get", "pod", "answer")["spec"]["nodeName"] == f"job-{job}"
-    assert jobs("logs", "answer") == "one\ntwo\n"
-    assert jobs("logs", "--tail=1", "answer") == "two\n"
+    assert log_of(jobs, "answer") == "one\ntwo\n"
+    assert log_of(jobs, "answer", "--tail=1") == "two\n"
     steps = timeline_of(alice, "jobs", f"job-{job}")
     order = ["submission", "sbatch", "Slurm: queue", "load the agent", "kubelet", "default/answer/main: start"]
     assert [name for name in steps if name in order] == order
@@ -161,7 +161,7 @@ def test_a_job_in_its_hosts_network(jobs: Kubectl) -> None:
     jobs.apply(manifest("outward", ["sh", "-c", script], runtimeClassName="host-network"))
     wait_for_phase(jobs, "outward", "Succeeded")
     job = job_of(jobs, "outward")
-    network, address, *named = jobs("logs", "outward").split()
+    network, address, *named = log_of(jobs, "outward").split()
     assert named == [address, "outward"]
     host = queue(jobs.user, job, "%N")
     assert network == jobs.user.run("readlink", "/proc/self/ns/net", on=host).stdout.strip()
@@ -241,7 +241,7 @@ def test_a_pod_whose_host_dies_has_failed(jobs: Kubectl) -> None:
     jobs.apply(manifest("doomed", ["sh", "-c", "echo here; sleep 600"], nodeSelector={"pinnace.dev/host": "n3"}))
     try:
         wait_for_phase(jobs, "doomed", "Running")
-        assert jobs("logs", "doomed") == "here\n"
+        wait_until("its word", lambda: jobs("logs", "doomed", code=None) == "here\n", limit=LIMIT, interval=0.5)
         bed.kill_host("n3")
         ended = wait_for_phase(jobs, "doomed", "Failed")
         assert ended["reason"] == "SlurmNodeFail"
@@ -300,7 +300,7 @@ def test_short_pods_of_one_owner_follow_one_another_in_a_job(jobs: Kubectl) -> N
     jobs.apply(SHORT)
 
     def comments() -> list[str]:
-        rows = alice.run("squeue", "--me", "--noheader", "--states=R", "--format=%j %k").stdout.splitlines()
+        rows = alice.run("squeue", "--me", "--noheader", "--states=all", "--format=%j %k").stdout.splitlines()
         return [row for row in rows if row.startswith("short-")]
 
     wait_until("a job that has had another pod", lambda: any(" after " in row for row in comments()), limit=LIMIT)
@@ -314,9 +314,12 @@ def test_short_pods_of_one_owner_follow_one_another_in_a_job(jobs: Kubectl) -> N
     assert all(begin >= end for (_, end), (begin, _) in pairwise(runs)), "one after another: n2 has room for one job"
     wait_until("no job to be left", lambda: "short-" not in alice.run("squeue", "--me", "-o", "%j").stdout, limit=LIMIT)
     for pod in pods:
-        assert jobs("logs", pod["metadata"]["name"]) == f"{pod['metadata']['name']}\n"
-    numbers = ",".join(node.removeprefix("job-") for node in used)
-    states = alice.run("sacct", "-X", "--noheader", "--parsable2", "--format=State,ExitCode", "-j", numbers).stdout
+        assert log_of(jobs, pod["metadata"]["name"]) == f"{pod['metadata']['name']}\n"
+    numbers = [node.removeprefix("job-") for node in used]
+    for number in numbers:
+        wait_for_end(alice, number)
+    asked = ["sacct", "-X", "--noheader", "--parsable2", "--format=State,ExitCode", "-j", ",".join(numbers)]
+    states = alice.run(*asked).stdout
     assert set(states.split()) == {"COMPLETED|0:0"}
     jobs("delete", "job", "short")
 

@@ -63,7 +63,16 @@ def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User, times: int)
         logs = (bob.home / collected[1]).glob("hello-*_hello.log")
         assert sorted(log.name.removesuffix("_hello.log") for log in logs) == sorted(pod for pod, *_ in lines)
         assert "cluster is ready" in result.stderr
-    jobs = {job: how for job, how in ended(bob).items() if job not in jobs_before}
+
+    def made() -> dict[str, str]:
+        return {job: how for job, how in ended(bob).items() if job not in jobs_before}
+
+    def is_written_down() -> bool:
+        states = [how.partition("|")[0] for how in made().values()]
+        return len(states) >= times and not {"PENDING", "RUNNING", "COMPLETING"} & set(states)
+
+    wait_until("accounting", is_written_down, limit=60, interval=0.5)
+    jobs = made()
     assert list(jobs.values()) == ["COMPLETED|0:0"] * times, f"other jobs may depend on them: {jobs}"
     assert before <= {path.name for path in bob.home.iterdir()}, "a cluster's end took something of the user's with it"
     assert (bob.home / "thesis" / "chapter").read_text() == "years of work"
@@ -72,7 +81,7 @@ def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User, times: int)
 
 
 PYTHON = """
-import os, subprocess, threading
+import os, subprocess, threading, time
 from pathlib import Path
 import pinnace
 with pinnace.Cluster(nodes=2, images=[Path("busybox.tar")]) as cluster:
@@ -88,7 +97,12 @@ with pinnace.Cluster(nodes=2, images=[Path("busybox.tar")]) as cluster:
     except pinnace.ClusterError as error:
         print(error)
     cluster.kubectl("delete", "job/work")
-    delete = threading.Timer(3, cluster.kubectl, ["delete", "job/work"])
+    def delete_work():
+        for _ in range(60):
+            if cluster.kubectl("delete", "job/work", check=False).returncode == 0:
+                return
+            time.sleep(1)
+    delete = threading.Timer(3, delete_work)
     delete.start()
     try:
         cluster.run("sleeps.yaml")
@@ -102,7 +116,7 @@ print(pinnace.Cluster(images=[Path("busybox.tar")]).run_once("fails.yaml").exit_
 def test_the_python_of_the_readme(bob: User) -> None:
     bob.write("fails.yaml", job("echo about to fail; exit 42"))
     bob.write("sleeps.yaml", job("sleep 600"))
-    result = bob.run("/opt/pinnace/bin/python", bob.write("cluster.py", PYTHON))
+    result = bob.run("/opt/pinnace/bin/python", bob.write("cluster.py", PYTHON), timeout=240)
     first, second, *said = result.stdout.splitlines()
     assert sorted((first, second)) == ["node/n1", "node/n2"]
     assert said == [

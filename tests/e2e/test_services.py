@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.bed
 
 NODES = ("n1", "n2")
+WEB = ("web-n1", "web-n2")
 NODE_PORT = 30080
 NAME = "services"
 # Over TCP says who it is and whom it sees; over UDP repeats what it hears, with its name.
@@ -100,12 +102,22 @@ def here(cluster: Kubectl) -> Iterator[Namespace]:
     with namespace(cluster, NAME) as here:
         here.create(*objects())
         here.ready(*(f"{kind}-{node}" for kind in ("web", "client", "host") for node in NODES))
+        for node in NODES:
+            wait_until("the rules of a node", partial(reaches_both, here, f"client-{node}"), limit=60, interval=0.5)
         yield here
+
+
+def reaches_both(here: Namespace, client: str) -> bool:
+    """Whether the rules of a client's node have both servers of every Service. They come a moment after the servers."""
+    loop = "for i in $(seq 20); do curl -sS -m 20 http://$name/ || break; done"
+    expected = [("both", set(WEB)), ("node-port", set(WEB)), *((f"only-{node}", {f"web-{node}"}) for node in NODES)]
+    said = (here.sh(client, f"name={name}; {loop}", code=None).splitlines() for name, _ in expected)
+    return all({line.split()[0] for line in lines} == who for lines, (_, who) in zip(said, expected, strict=True))
 
 
 def fetch(here: Namespace, client: str, url: str, times: int = 1) -> list[list[str]]:
     """The server's name and the client's address as it sees it, of every answer."""
-    loop = f"for i in $(seq {times}); do curl -sS -m 5 {url} || exit 1; done"
+    loop = f"for i in $(seq {times}); do curl -sS -m 20 {url} || exit 1; done"
     return [line.split() for line in here.sh(client, loop).splitlines()]
 
 
@@ -113,8 +125,8 @@ def fetch(here: Namespace, client: str, url: str, times: int = 1) -> list[list[s
 def test_a_node_port_is_open_on_every_node_for_pods_and_nodes(here: Namespace, client: str) -> None:
     for node in NODES:
         address = here.json("get", "pod", f"host-{node}")["status"]["hostIP"]
-        answers = fetch(here, client, f"http://{address}:{NODE_PORT}/", times=12)
-        assert {name for name, _ in answers} == {"web-n1", "web-n2"}
+        answers = fetch(here, client, f"http://{address}:{NODE_PORT}/", times=30)
+        assert {name for name, _ in answers} == set(WEB)
 
 
 @pytest.mark.parametrize("client", ["client-n1", "client-n2", "host-n1", "host-n2"])

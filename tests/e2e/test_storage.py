@@ -151,7 +151,7 @@ def test_volumes_are_closed_to_other_users(kubectl: Kubectl) -> None:
     wait_bound(kubectl, "private")
     root = f"/home/alice/.local/share/pinnace/volumes/{kubectl.cluster}"
     name = directory_of(kubectl, "private").name
-    assert kubectl.user.run("ls", root).stdout.split() == [name]
+    wait_until("it to be alone", lambda: kubectl.user.run("ls", root).stdout.split() == [name], limit=60, interval=0.2)
     for path in (root, f"{root}/{name}"):
         assert kubectl.user.bed.run(["ls", path], user="bob", check=False).returncode != 0
 
@@ -288,7 +288,7 @@ def test_a_killed_provisioner_goes_on_and_clears_up(kubectl: Kubectl) -> None:
     kubectl.apply("".join(claim(name) for name in names))
     kubectl.user.bed.run(["pkill", "-KILL", "-f", "pinnace.storage.provisioner"], user="root", on="n1")
     wait_bound(kubectl, *names)
-    assert storage_restarts(kubectl) == restarts + 1
+    wait_until("the provisioner to be back", lambda: storage_restarts(kubectl) == restarts + 1, limit=60, interval=0.5)
     assert all(directory_of(kubectl, name).is_dir() for name in names)
     wait_until("the orphan to go", lambda: not (root / "default-orphan-0").exists(), limit=60)
     assert (root / "default-mine-0").is_dir()

@@ -49,7 +49,8 @@ def here(cluster: Kubectl) -> Iterator[Namespace]:
 def test_a_terminal_has_a_size_and_an_exit_code(here: Namespace) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
-    script = "test -t 0 && test -t 1 && sleep 1 && stty size; exit 5"
+    until_right = 'for i in $(seq 60); do test "$(stty size)" = "33 111" && break; sleep 0.5; done'
+    script = f"test -t 0 && test -t 1 && {{ {until_right}; stty size; }}; exit 5"
     process = here.popen("exec", "-it", "shell", "--", "sh", "-c", script, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
@@ -96,7 +97,7 @@ def test_the_api_is_a_way_to_pods(here: Namespace) -> None:
 
 def test_logs_follow_a_container_to_its_end(here: Namespace) -> None:
     here.create(once("counts", COUNT, nodeName="n2"))
-    here.wait("pod/counts", "jsonpath={.status.containerStatuses[0].started}=true")
+    here.wait("pod/counts", "jsonpath={.status.containerStatuses[0].containerID}")  # it may have ended by then
     assert here("logs", "-f", "counts").splitlines() == ["line 1", "line 2", "line 3"]
     assert here("logs", "counts", "--tail=1").strip() == "line 3"
     assert re.match(r"\d{4}-\d\d-\d\dT.* line 1", here("logs", "counts", "--timestamps"))

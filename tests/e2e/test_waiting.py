@@ -71,7 +71,7 @@ def test_a_condition_of_nothing_is_answered_with_kubectls_words(bob: User) -> No
 def test_a_queue_is_waited_in_only_as_long_as_the_user_says(bob: User) -> None:
     with busy(bob, "n3"):
         nothing = bob.write("nothing.sh", "#!/bin/sh\n", 0o755)
-        result = bob.pinnace("run", "-w", "n3", "--wait-limit", "3s", nothing, code=1)
+        result = bob.pinnace("run", "-w", "n3", "--wait-limit", "10s", nothing, code=1)
         assert "was not started within the limit: job" in result.stderr
         assert "is pending in main (Resources)" in result.stderr
         assert "--wait-limit" in result.stderr

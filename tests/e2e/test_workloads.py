@@ -185,7 +185,7 @@ def test_draining_heeds_the_disruption_budget(here: Namespace) -> None:
     here.wait("pdb/guarded", "jsonpath={.status.currentHealthy}=1")
     drain = ("drain", "n2", "--pod-selector=app=guarded", "--ignore-daemonsets", "--delete-emptydir-data")
     try:
-        refused = here.run(*drain, "--timeout=3s")
+        refused = here.run(*drain, "--timeout=10s")
         assert refused.returncode != 0
         assert "violate the pod's disruption budget" in refused.stderr
         assert here.json("get", "node", "n2")["spec"]["unschedulable"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bed", "Reporter"]
 
-IDLE_LIMIT = 30.0
+IDLE_LIMIT = 90.0
 RUN_LIMIT = 60.0
 Reporter = Callable[[str], AbstractContextManager[None]]
 """Called with what is about to happen; the context lasts as long as it takes."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Daemon", "daemons_of", "find", "listening_ports", "pid_of", "start", "stop"]
 
-START_LIMIT = 20.0
-STOP_LIMIT = 15.0
+START_LIMIT = 90.0
+STOP_LIMIT = 90.0
 LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hosts", "start_hosts"]
 
-START_LIMIT = 20.0
+START_LIMIT = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)

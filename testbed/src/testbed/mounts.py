@@ -148,17 +148,18 @@ class NoExec:
 
 @dataclass(frozen=True, kw_only=True)
 class StaleHome:
-    """The homes, with names and attributes that may be a minute old (see ``testbed.stale_home``)."""
+    """The homes, with names and attributes that may be old (see ``testbed.stale_home``)."""
 
     source: str
     target: str
+    name_life: int
 
     def describe(self) -> str:
         return f"mount -t fuse {self.source} {self.target}"
 
     def execute(self) -> None:
         groups = {user.uid: [group.gid for group in GROUPS if user.name in group.members] for user in USERS}
-        mount_stale(self.source, self.target, groups)
+        mount_stale(self.source, self.target, groups, self.name_life)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +268,13 @@ def host_mounts(
     return (OtherRoot(root=str(root)), *mounts_over_root(host, plan, beside, cgroups), Unmount(target=MACHINE))
 
 
+def home_of(plan: Plan, directories: Directories) -> Step:
+    source, target = str(directories.home), "/home"
+    if plan.stale_home:
+        return StaleHome(source=source, target=target, name_life=plan.name_life)
+    return Bind(source=source, target=target)
+
+
 def mounts_over_root(host: Host, plan: Plan, directories: Directories, cgroups: Cgroups) -> tuple[Step, ...]:
     """All that a host has of its own, whatever its root is; ``directories`` are as the host sees them meanwhile."""
     own = directories.host(host.name)
@@ -280,7 +288,7 @@ def mounts_over_root(host: Host, plan: Plan, directories: Directories, cgroups: 
         Filesystem(target="/sys", fstype="sysfs", flags=HARDENED),
         *cgroup_mounts(cgroups),
         *devices(host),
-        (StaleHome if plan.stale_home else Bind)(source=str(directories.home), target="/home"),
+        home_of(plan, directories),
         *(nft_of_administrators(own) if plan.no_nft else ()),
         Filesystem(target="/run", fstype="tmpfs", options="mode=0755", flags=MS_NOSUID | MS_NODEV),
         Directory(path="/run/lock", mode=0o1777),

@@ -141,6 +141,7 @@ class Plan:
     noexec_tmp: bool = False  # nothing in /tmp can be executed
     no_nft: bool = False  # nft is in /usr/local/sbin alone, where nobody but administrators looks
     stale_home: bool = False  # hosts cache what they know of homes (see ``stale_home``)
+    name_life: int = 60  # seconds for which they believe a name there, also one that was not: acdirmax of nfs(5)
     job_submit: bool = False  # a plugin of the site's demands an account, and changes what was asked for
     maintenance: int = 0  # minutes until all hosts are reserved for the administrators
     memlock: str = ""  # the limits of all processes: bytes of locked memory, such as 64K

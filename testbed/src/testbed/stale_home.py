@@ -1,11 +1,11 @@
 """A shared home as a host sees it that caches what it has looked up: ``testbed up --stale-home``.
 
 Every host mounts the same directory through a FUSE server of its own, so each has its own cache of the kernel's. Names
-are believed for a minute, also those that were not there; attributes as long as NFS believes them by default. As with
-NFS, a file that is opened is asked for anew, and one that another host has removed is stale (ESTALE). Unlike with NFS,
-opening a directory does not make the kernel forget names that were not there, as on file systems that are passed on by
-a server in between. Listing a directory always asks. There are no locks (ENOLCK), no sockets and FIFOs, no extended
-attributes.
+are believed for a minute, or for as long as the plan says, also those that were not there; attributes as long as NFS
+believes them by default. As with NFS, a file that is opened is asked for anew, and one that another host has removed is
+stale (ESTALE). Unlike with NFS, opening a directory does not make the kernel forget names that were not there, as on
+file systems that are passed on by a server in between. Listing a directory always asks. There are no locks (ENOLCK), no
+sockets and FIFOs, no extended attributes.
 
 The server acts as the user who asks, with the groups that /etc/group gives, and as nobody for root.
 """
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mount_stale"]
 
-NAME_LIFE = 60  # seconds for which a name is believed, also one that was not there: acdirmax of nfs(5)
-DIRECTORY_LIFE, FILE_LIFE = 30, 3  # and attributes: acdirmin, acregmin
+DIRECTORY_LIFE, FILE_LIFE = 30, 3  # seconds for which attributes are believed: acdirmin, acregmin of nfs(5)
 NOBODY = 65534
 MAX_WRITE = 128 << 10
 BUFFER = MAX_WRITE + 4096
@@ -79,11 +78,12 @@ class Request:
 
 
 class HomeServer:
-    """One mount of a directory. ``groups`` are those of users, by their ids."""
+    """One mount of a directory. ``groups`` are those of users, by their ids; ``name_life`` is in seconds."""
 
-    def __init__(self, device: int, root: int, groups: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, device: int, root: int, groups: Mapping[int, Sequence[int]], name_life: int) -> None:
         self.device = device
         self.groups = groups
+        self.name_life = name_life
         self.user = (0, 0)
         self.inodes = {fuse.ROOT: Inode(descriptor=root, lookups=1)}
         self.nodes = {key(os.fstat(root)): fuse.ROOT}
@@ -186,7 +186,7 @@ class HomeServer:
         except FileNotFoundError:
             if self.inodes[parent].is_removed():
                 raise error(errno.ESTALE) from None
-            return fuse.ENTRY_OUT.pack(0, 0, NAME_LIFE, 0, 0, 0) + bytes(fuse.ATTR.size)
+            return fuse.ENTRY_OUT.pack(0, 0, self.name_life, 0, 0, 0) + bytes(fuse.ATTR.size)
         about = os.fstat(descriptor)
         node = self.nodes.get(key(about))
         if node is None:
@@ -195,7 +195,7 @@ class HomeServer:
         else:
             os.close(descriptor)
         self.inodes[node].lookups += 1
-        return fuse.ENTRY_OUT.pack(node, 0, NAME_LIFE, life(about), 0, 0) + fuse.attributes(about)
+        return fuse.ENTRY_OUT.pack(node, 0, self.name_life, life(about), 0, 0) + fuse.attributes(about)
 
     def forget(self, request: Request) -> bytes:
         self.forget_one(request.node, int.from_bytes(request.body[:8], "little"))
@@ -396,19 +396,19 @@ def no_locks(_request: Request) -> bytes:
     raise error(errno.ENOLCK)
 
 
-def mount_stale(source: str, target: str, groups: Mapping[int, Sequence[int]]) -> None:
+def mount_stale(source: str, target: str, groups: Mapping[int, Sequence[int]], name_life: int) -> None:
     """Mount a directory through a server, which is a child of this process and ends with its namespace."""
     root = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
     mount("home", target, "fuse", MS_NOSUID | MS_NODEV, options)
     if os.fork() == 0:
-        serve(device, root, groups)
+        serve(device, root, groups, name_life)
     os.close(device)
     os.close(root)
 
 
-def serve(device: int, root: int, groups: Mapping[int, Sequence[int]]) -> NoReturn:
+def serve(device: int, root: int, groups: Mapping[int, Sequence[int]], name_life: int) -> NoReturn:
     """Be the server. Standard error stays: it leads to the log of the host's first process."""
     try:
         null = os.open("/dev/null", os.O_RDWR)
@@ -418,7 +418,7 @@ def serve(device: int, root: int, groups: Mapping[int, Sequence[int]]) -> NoRetu
         os.chdir("/")
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        HomeServer(device, root, groups).serve()
+        HomeServer(device, root, groups, name_life).serve()
     except BaseException:  # noqa: BLE001 - nobody else would say it
         traceback.print_exc()
     finally:

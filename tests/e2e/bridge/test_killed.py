@@ -35,6 +35,7 @@ exit $code
 def apart(cluster: Cluster) -> Cluster:
     cluster.kubectl("create", "namespace", NAMESPACE)
     cluster.alice.run("mkdir", "trap")
+    cluster.alice.write("trap/sbatch", TRAP, 0o755)
     return replace(cluster, namespace=NAMESPACE)
 
 
@@ -48,7 +49,6 @@ def test_every_job_runs_once(apart: Cluster) -> None:
     cluster, alice = apart, apart.alice
     deaths = ["after", "before", "none", "during", "after", "none", "after", "before", "during", "after"]
     alice.write("trap/list", "\n".join(deaths) + "\n", 0o666)
-    alice.write("trap/sbatch", TRAP, 0o755)
     names = [f"once-{number}" for number in range(JOBS)]
     died, begun = 0, False
     deadline = time.monotonic() + 240

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.build
 EVERY = pytest.mark.parametrize("name", RECIPES)
 ON_BASE = [name for name, recipe in RECIPES.items() if recipe.layers[0] is RECIPES["shell"].layers[0]]
 FETCH = 'exec 3<>/dev/tcp/127.0.0.1/{port}; printf "GET {path} HTTP/1.0\\r\\n\\r\\n" >&3; cat <&3'
-UNTIL_SERVED = "web >/dev/null & for _ in {{1..50}}; do sleep 0.1; ({fetch}) 2>/dev/null && exit; done; exit 1"
+UNTIL_SERVED = "web >/dev/null & for _ in {{1..200}}; do sleep 0.1; ({fetch}) 2>/dev/null && exit; done; exit 1"
 
 
 def serve(*, port: int, path: str = "/") -> str:
@@ -175,7 +175,9 @@ def test_nettools_are_there(container: Containers, command: str, expected: str) 
     ],
 )
 def test_nettools_talk(container: Containers, server: str, client: str, expected: str) -> None:
-    script = f"echo a name >/etc/hostname.test; {server} >/dev/null 2>&1 & sleep 0.5; {client} 2>&1"
+    ask = f'said=$({client} 2>&1) && [[ $said == *"{expected}"* ]] && echo "$said" && exit'
+    until_answered = f'for _ in {{1..100}}; do sleep 0.2; {ask}; done; echo "$said"; exit 1'
+    script = f"echo a name >/etc/hostname.test; {server} >/dev/null 2>&1 & {until_answered}"
     assert expected in container("nettools").run("bash", "-c", script)
 
 
@@ -232,10 +234,10 @@ def sleeps(pid: int) -> bool:
 
 def test_pause_stays_and_reaps(pause: tuple[subprocess.Popen[bytes], int]) -> None:
     process, pid = pause
-    orphans = "for i in 1 2 3; do sleep 1 & done"
-    subprocess.run(["nsenter", f"--target={pid}", "--pid", "sh", "-c", orphans], check=True, timeout=10)
-    wait_until("three orphans", lambda: [name_of(child) for child in children(pid)] == ["sleep"] * 3, limit=5)
-    wait_until("the orphans to be reaped", lambda: not children(pid), limit=5)
+    orphans = "for i in 1 2 3; do sleep 5 & done"
+    subprocess.run(["nsenter", f"--target={pid}", "--pid", "sh", "-c", orphans], check=True, timeout=60)
+    wait_until("three orphans", lambda: [name_of(child) for child in children(pid)] == ["sleep"] * 3, limit=60)
+    wait_until("the orphans to be reaped", lambda: not children(pid), limit=60)
     assert process.poll() is None
 
 
