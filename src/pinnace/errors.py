@@ -14,6 +14,7 @@
     ├── ImageError                    an image is damaged, has no name, or is none
     │   └── RegistryError             a registry cannot be reached, or refuses
     ├── ClusterError                  a cluster cannot be started, found or used
+    │   ├── CredentialError           a kubeconfig's credential plugin fails: the API cannot be asked for now
     │   └── AddressTakenError         somebody else listens where the tunnel to a cluster should
     ├── NodeError                     this host cannot be a node, or cannot go on as one
     ├── RankError                     ranks of a pod cannot be started, or whoever asks is not known for sure
@@ -44,6 +45,7 @@ __all__ = [
     "ChecksumError",
     "ClusterError",
     "ComponentError",
+    "CredentialError",
     "DownloadUnreachableError",
     "ForbiddenError",
     "ImageError",
@@ -150,6 +152,10 @@ class RegistryError(ImageError):
 
 class ClusterError(PinnaceError):
     """A cluster cannot be started, found or used."""
+
+
+class CredentialError(ClusterError):
+    """A kubeconfig's credential plugin fails: the API cannot be asked for now, as if it did not answer."""
 
 
 class AddressTakenError(ClusterError):

@@ -74,6 +74,7 @@ def _apply_settings() -> list[configuration.Effective]:
         if next((word for word in sys.argv[1:] if not word.startswith("-")), "") not in WITHOUT_SETTINGS:
             raise
         fail(error.message, hint=error.hint)
+        configuration.apply_home(os.environ)
         return []
 
 

@@ -57,12 +57,17 @@ def _leave_terminal() -> None:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """While one of several clusters of a command ends: a signal interrupts the command as soon as that is done."""
+    """While one of several clusters of a command ends: a signal interrupts the command as soon as that is done.
+
+    It does so too if that has failed.
+    """
     heard: list[int] = []
-    with uninterrupted(heard):
-        yield
-    if heard:
-        signal.raise_signal(heard[0])
+    try:
+        with uninterrupted(heard):
+            yield
+    finally:
+        if heard:
+            signal.raise_signal(heard[0])
 
 
 @contextlib.contextmanager

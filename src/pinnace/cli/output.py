@@ -81,6 +81,16 @@ def fail(message: str, *, hint: str = "") -> None:
         click.echo(hint, err=True)
 
 
+def show_output(line: str) -> None:
+    """Print a line of a workload's output. If nobody reads on, as after `| head`, the workload goes on all the same."""
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # Python itself would fail when it flushes at its end
+        os.close(null)
+
+
 def painted(text: str, colour: str) -> str:
     """Text in a colour, unless NO_COLOR is set."""
     return text if "NO_COLOR" in os.environ else click.style(text, fg=colour)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from pinnace.cli.naming import pick
+from pinnace.cli.output import show_output
 from pinnace.cluster.slurm_pod import slurm_pod
 from pinnace.cluster.slurm_pod_run import run_in_cluster, run_on_node
 from pinnace.errors import UsageError
@@ -39,5 +40,5 @@ def pod(
     as_user = (os.getuid(), os.getgid()) if kubeconfig else None
     asked = slurm_pod(os.environ, image=image, script=script, command=command, namespace=namespace, as_user=as_user)
     if kubeconfig:
-        sys.exit(run_on_node(Access.from_file(kubeconfig), asked, host_name(os.environ), click.echo))
-    sys.exit(run_in_cluster(pick(name), asked, click.echo))
+        sys.exit(run_on_node(Access.from_file(kubeconfig), asked, host_name(os.environ), show_output))
+    sys.exit(run_in_cluster(pick(name), asked, show_output))

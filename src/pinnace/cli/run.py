@@ -19,7 +19,7 @@ from pinnace.cli.options import (
     script_cluster_options,
     wait_limit_option,
 )
-from pinnace.cli.output import Steps
+from pinnace.cli.output import Steps, show_output
 from pinnace.cli.timeline import mark_command, report, timeline_option
 from pinnace.cluster import ksi
 from pinnace.cluster.cluster_job import Place
@@ -115,7 +115,7 @@ def is_script(file: str) -> bool:
 
 
 def show_line(container: str, text: str) -> None:
-    click.echo(f"[{container}] {text}")
+    show_output(f"[{container}] {text}")
 
 
 @click.command(name="run-workload")

@@ -11,7 +11,7 @@ import click
 
 from pinnace.cli.naming import pick
 from pinnace.cli.options import name_argument
-from pinnace.cli.output import OutputFormat, output_option, show_one
+from pinnace.cli.output import OutputFormat, fail, output_option, show_one
 from pinnace.errors import ClusterError, SlurmError, UsageError
 from pinnace.slurm.commands import Slurm
 from pinnace.timeline.recorder import DIRECTORY, MarkEvent, StepName, process_began
@@ -42,11 +42,17 @@ def standing(cluster: Cluster) -> list[str]:
 
 
 def report(cluster: Cluster, directory: Path | None = None) -> None:
-    """Print a timeline on stderr, and save it: in the cluster's directory, or in another."""
+    """Print a timeline on stderr, and save it: in the cluster's directory, or in another.
+
+    That it cannot be saved is said, and changes nothing for what it is about.
+    """
     timeline = read_timeline(cluster.directory.path, standing(cluster))
     click.echo(rendered(timeline), err=True)
     stem = directory / f"timeline-{cluster.name}" if directory else cluster.directory.path / DIRECTORY / "timeline"
-    click.echo(f"Saved as {' and '.join(map(str, save(timeline, stem)))}.", err=True)
+    try:
+        click.echo(f"Saved as {' and '.join(map(str, save(timeline, stem)))}.", err=True)
+    except OSError as error:
+        fail(f"the timeline cannot be saved: {error}", hint="Choose another --output-dir." if directory else "")
 
 
 def rendered(timeline: Timeline) -> str:

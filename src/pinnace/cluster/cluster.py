@@ -162,10 +162,12 @@ class Cluster:
         except BaseException:
             if self.directory.job_record:
                 ending.end(self._job)
+            self.timeline.close()
             self.directory.remove()
             raise
 
     def _create_directory(self) -> None:
+        configuration.access(os.environ)  # what is wrong with it shall not be said when the job has begun
         remove_dead_clusters()
         ranges = find_ranges(self.network, self.nodes, self.provisioning)
         given = self.provisioning.settings if self.provisioning else None
@@ -378,8 +380,11 @@ class Cluster:
         with self.timeline.step(StepName.CLUSTER_END):
             ending.end(self._job)
             ending.cancel_pod_jobs(self._job)
-        self.before_removal()
-        ending.remove(self._job, retain=self.retain)
+        try:
+            self.before_removal()
+        finally:
+            self.timeline.close()
+            ending.remove(self._job, retain=self.retain)
 
     def _record(self) -> None:
         if self.directory.path.is_dir():

@@ -19,7 +19,9 @@ Each setting is the default of an environment variable, which command lines over
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import re
 import tomllib
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from pinnace import ownership
 from pinnace.cluster.launching import NO_MEMORY
 from pinnace.components.store import site_root
-from pinnace.errors import UsageError
+from pinnace.errors import PinnaceError, UsageError
 from pinnace.network.listening import INTERFACE, PortRange
 from pinnace.podjobs.settings import PodJobSettings
 from pinnace.slurm.sizes import parse_mebibytes
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
 NAME = "pinnace.toml"
 SITE = Path("/etc") / NAME
 PODS = "pods"
-DIRECT, THROUGH_SLURM = "direct", "slurm"
-ACCESS = ("auto", DIRECT, THROUGH_SLURM)
+HOME = "home"
+AUTO, DIRECT, THROUGH_SLURM = "auto", "direct", "slurm"
+ACCESS = (AUTO, DIRECT, THROUGH_SLURM)
 WORD = re.compile(r"[A-Za-z0-9_.,:+-]+")
 
 
@@ -99,7 +102,7 @@ SETTINGS = (
     ),
     Setting(key="access", variable="PINNACE_ACCESS", check=_one_of(*ACCESS)),
     Setting(key="scratch", variable="PINNACE_SCRATCH", check=_directory),
-    Setting(key="home", variable="PINNACE_HOME", check=_directory),
+    Setting(key=HOME, variable="PINNACE_HOME", check=_directory),
     Setting(key="image_cache", variable="PINNACE_IMAGE_CACHE", check=str),
     Setting(
         key="release_mirror", variable="PINNACE_RELEASE_MIRROR", check=_matching(re.compile("https://.+"), "https://…")
@@ -133,18 +136,10 @@ def files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def read(path: Path) -> ConfigurationFile | None:
-    """A file; None if there is none. It decides where jobs run and what is fetched, so others must not change it."""
-    try:
-        text = path.read_text()
-    except (FileNotFoundError, NotADirectoryError):
+    """A file; None if there is none."""
+    data = _load(path)
+    if data is None:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    ownership.require(path, "a file with settings of pinnace", "remove it")
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint='It has to be TOML: `key = "value"`.') from error
     pods = data.pop(PODS, {})
     if not isinstance(pods, dict):
         raise UsageError(f"{path}: {PODS} is a table", hint=f"Write [{PODS}], and its settings below.")
@@ -155,6 +150,21 @@ def read(path: Path) -> ConfigurationFile | None:
     return ConfigurationFile(
         path=path, values={key: _checked(path, key, value) for key, value in data.items()}, pods=pods
     )
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    """What a file says. It decides where jobs run and what is fetched, so others must not be able to change it."""
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    ownership.require(path, "a file with settings of pinnace", "remove it")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint='It has to be TOML: `key = "value"`.') from error
 
 
 def _checked(path: Path, key: str, value: object) -> str:
@@ -185,16 +195,25 @@ def _effective(setting: Setting, environment: Mapping[str, str], found: list[Con
         return Effective(setting=setting)
     for file in found:
         if value := file.values.get(setting.key):
-            return Effective(setting=setting, value=_expanded(value, environment), source=str(file.path))
+            return Effective(setting=setting, value=_expanded(value, environment, file.path), source=str(file.path))
         if setting.instead in file.values:
             break
     return Effective(setting=setting)
 
 
-def _expanded(value: str, environment: Mapping[str, str]) -> str:
-    """A value in which $USER and $HOME stand for the user's own."""
-    known = {name: environment[name] for name in ("USER", "HOME") if name in environment}
-    return Template(value).safe_substitute(known)
+def _expanded(value: str, environment: Mapping[str, str], path: Path) -> str:
+    """A value in which $USER and $HOME stand for the user's own, which cron and services do not have in variables."""
+    known = {}
+    with contextlib.suppress(KeyError):  # a user whom the host does not know
+        entry = pwd.getpwuid(os.getuid())
+        known = {"USER": entry.pw_name, "HOME": entry.pw_dir}
+    known |= {name: environment[name] for name in ("USER", "HOME") if environment.get(name)}
+    expanded = Template(value).safe_substitute(known)
+    if "$" in expanded:
+        raise UsageError(
+            f"{path}: {value!r} has a variable in it that has no value", hint="Values may have $USER and $HOME in them."
+        )
+    return expanded
 
 
 def apply(environment: MutableMapping[str, str]) -> list[Effective]:
@@ -202,6 +221,25 @@ def apply(environment: MutableMapping[str, str]) -> list[Effective]:
     found = effective(environment, read_all(environment))
     environment.update({one.setting.variable: one.value for one in found if one.value})
     return found
+
+
+def apply_home(environment: MutableMapping[str, str]) -> None:
+    """The same for ``home`` alone, from what can be used of the files: without it nobody finds the user's clusters."""
+    for path in files(environment):
+        with contextlib.suppress(PinnaceError):
+            value = (_load(path) or {}).get(HOME)
+            file = ConfigurationFile(path=path, values={HOME: _checked(path, HOME, value)} if value else {}, pods={})
+            if found := _effective(BY_KEY[HOME], environment, [file]).value:
+                environment[BY_KEY[HOME].variable] = found
+                return
+
+
+def access(environment: Mapping[str, str]) -> str:
+    """How login nodes are to reach the API: one of ``ACCESS``."""
+    chosen = environment.get("PINNACE_ACCESS") or AUTO
+    if chosen not in ACCESS:
+        raise UsageError(f"PINNACE_ACCESS cannot be {chosen!r}", hint=f"It is one of {', '.join(ACCESS)}.")
+    return chosen
 
 
 def pod_settings(home: Path) -> PodJobSettings:

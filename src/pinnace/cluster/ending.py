@@ -9,6 +9,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from pinnace.cluster import tunnel_start
 from pinnace.cluster.cluster_job import has_ended
 from pinnace.cluster.reaching import request_stop
 from pinnace.errors import ClusterError, SlurmError
@@ -104,6 +105,7 @@ def remove(job: ClusterJob, *, retain: bool) -> None:
     """Remove the volumes of a cluster that has ended, and its directory unless that is to be retained."""
     path = job.directory.path.resolve()
     if not retain:
+        tunnel_start.end(job.directory.path)
         job.directory.remove()
     if left := remove_volumes(path):
         raise ClusterError(

@@ -13,7 +13,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pinnace.cluster import kubeconfig, tunnel_start
+from pinnace.cluster import configuration, kubeconfig, tunnel_start
 from pinnace.cluster.configuration import DIRECT, THROUGH_SLURM
 from pinnace.cluster.credential import (
     API_VERSION,
@@ -75,14 +75,18 @@ def plugin(directory: Path, local: LocalAddress) -> dict[str, Any]:
 
 
 def write_kubeconfig(directory: Directory) -> Path:
-    """Write the kubeconfig of a cluster whose head has said where it is, and start the tunnel if there must be one."""
+    """Write the kubeconfig of a cluster whose head has said where it is, and start the tunnel if there must be one.
+
+    A tunnel that runs is used. One that does not is not started again if this host reaches the head by now.
+    """
     path, server = directory.path / "kubeconfig", directory.api_address
     if server is None:
         raise ClusterError(f"the cluster {directory.name} is not ready yet")
-    local, access = local_address(path), os.environ.get("PINNACE_ACCESS", "")
-    if local is None and (not _has_job(directory) or access == DIRECT):
+    access, local = configuration.access(os.environ), local_address(path)
+    if access == DIRECT or not _has_job(directory):
         return directory.write_kubeconfig(server)
-    if local is None and access != THROUGH_SLURM and can_connect(server):
+    runs = local is not None and local.owner == os.getuid()
+    if access != THROUGH_SLURM and not runs and can_connect(server):
         return directory.write_kubeconfig(server)
     _start_tunnel(directory, local or LocalAddress.random())
     return path

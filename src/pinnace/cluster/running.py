@@ -65,8 +65,8 @@ class ManifestRun:
 
         If not all of it is possible yet, ``run`` applies it again.
         """
-        workload = Workload(self._cluster.kubectl_command)
         with contextlib.suppress(ClusterError), self._cluster.timeline.step(StepName.APPLY):
+            workload = Workload(self._cluster.kubectl_command)
             workload.apply(self._manifest)
             self._workload = workload
 
@@ -92,12 +92,14 @@ class ManifestRun:
         return RunResult(exit_code=code, objects=tuple(workload.objects))
 
     def _line(self, container: str, text: str) -> None:
-        self._on_line(container, text)
-        if not self._said_anything:  # two threads may be first at once, and both marks be right
-            self._said_anything = True
-            self._cluster.timeline.mark(StepName.FIRST_LINE, MarkEvent.READY)
-        if self._collector:
-            self._collector.line(container, text)
+        try:
+            self._on_line(container, text)
+        finally:
+            if not self._said_anything:  # two threads may be first at once, and both marks be right
+                self._said_anything = True
+                self._cluster.timeline.mark(StepName.FIRST_LINE, MarkEvent.READY)
+            if self._collector:
+                self._collector.line(container, text)
 
 
 @contextlib.contextmanager

@@ -59,12 +59,13 @@ def _get(api: Api, pod: SlurmPod) -> dict[str, Any]:
 
 def _follow(api: Api, pod: SlurmPod, on_line: Callable[[str], None]) -> int:
     """Give what the pod prints until it has ended; its exit code. A connection that breaks is made again."""
-    log, lost_since = ContainerLog(api, pod.namespace, pod.name, "main"), 0.0
+    log, lost_since = ContainerLog(pod.namespace, pod.name, "main"), 0.0
     while True:
         try:
             with contextlib.suppress(ApiError):  # why there is no log, the pod itself says
-                for text in log.lines():
-                    on_line(text)
+                for text in log.lines(api):
+                    with contextlib.suppress(OSError):  # that a line cannot be shown says nothing of the API
+                        on_line(text)
             found = _get(api, pod)
             lost_since = 0.0
         except API_FAILURES as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -114,7 +115,10 @@ class NearEnd:
             pid_path(self._directory).write_text(f"{os.getpid()}\n")
             _say(READY)
             ends = [tunnel.run(), tunnel.watch(), self._until_unneeded(tunnel), process.wait()]
-            await asyncio.wait([asyncio.ensure_future(end) for end in ends], return_when=asyncio.FIRST_COMPLETED)
+            tasks = [asyncio.ensure_future(end) for end in ends]
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()  # raises what it has raised
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -182,8 +186,8 @@ def main(argv: list[str]) -> int:
     try:
         near = NearEnd(args.cluster, running_head(args.cluster), args.listen)
         listeners = near.bind()
-    except OSError:
-        _say(TAKEN)
+    except OSError as error:
+        _say(TAKEN if error.errno == errno.EADDRINUSE else f"{args.listen}: {error}")
         return 1
     except ClusterError as error:
         _say(error.message)

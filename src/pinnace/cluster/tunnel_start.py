@@ -5,26 +5,27 @@ A tunnel has neither a file nor a socket in one: it is found by its address, and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pinnace.errors import AddressTakenError, ClusterError
 from pinnace.interpreter import python_argv
 from pinnace.network import socket_owner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 READY = "ready"  # what a tunnel says when it can be used
 TAKEN = "taken"  # or if it cannot listen
 START_LIMIT = 90.0  # seconds until it has said something
 FIND_LIMIT = 2.0  # seconds in which a tunnel that another command starts is to be seen
 FIND_INTERVAL = 0.05  # seconds
+END_LIMIT = 5.0  # seconds in which a tunnel that is ended, and its srun, have closed their log
+MODULE = "pinnace.cluster.tunnel"
 FIRST_PORT, LAST_PORT = 20000, 32767  # below those that the kernel gives to outgoing connections
 TAIL_LINES = 5
 
@@ -84,6 +85,51 @@ def ensure(directory: Path, local: LocalAddress) -> None:
         )
 
 
+def end(directory: Path) -> None:
+    """End this host's tunnel to a cluster that has ended, and wait for all who have its log open, such as its srun.
+
+    It would end by itself, but not at once; and NFS keeps the directory of a file that is open.
+    """
+    log = log_path(directory.resolve())
+    if not log.exists():
+        return
+    writers = _writers(log)
+    if (pid := _running(directory)) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + END_LIMIT
+    while not all(map(_has_ended, writers)) and time.monotonic() < deadline:
+        time.sleep(FIND_INTERVAL)
+
+
+def _running(directory: Path) -> int | None:
+    """The process that ``pid_path`` names, if it is this cluster's tunnel and ours; None otherwise."""
+    with contextlib.suppress(OSError, ValueError):
+        process = Path("/proc") / str(int(pid_path(directory).read_text()))
+        words = (process / "cmdline").read_text(errors="replace").split("\0")
+        if process.stat().st_uid == os.getuid() and MODULE in words and str(directory) in words:
+            return int(process.name)
+    return None
+
+
+def _writers(log: Path) -> list[Path]:
+    """The processes of ours whose standard error is a file, as that of a tunnel and of its srun is their log."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += [process] if (process / "fd/2").readlink() == log else []
+    return found
+
+
+def _has_ended(process: Path) -> bool:
+    """Whether no thread of a process runs any more. Its files are closed then, and not when it shows none."""
+    for thread in process.glob("task/*/stat"):
+        with contextlib.suppress(OSError):
+            if thread.read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX":
+                return False
+    return True
+
+
 def _is_ours(local: LocalAddress) -> bool:
     """Whether our tunnel listens at an address. Raises if somebody else does."""
     owner = local.owner
@@ -102,7 +148,7 @@ def _first_line(process: subprocess.Popen[bytes]) -> str:
 
 def _start(directory: Path, local: LocalAddress) -> str:
     """Start a tunnel that outlives us. What it says: ``READY``, ``TAKEN``, or what is wrong."""
-    argv = python_argv("pinnace.cluster.tunnel", "--cluster", str(directory), "--listen", str(local))
+    argv = python_argv(MODULE, "--cluster", str(directory), "--listen", str(local))
     with log_path(directory).open("ab+") as log:
         begin = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import ApiError, ClusterError
+from pinnace.errors import ApiError, ClusterError, CredentialError
 from pinnace.kube import pods
 from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.conditions import is_true
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from pinnace.cluster.manifest import Manifest
 
 ContainerRun = tuple[str, str, int]  # a pod's uid, a container's name, and how often it was restarted
-OnLine = Callable[[str, str], None]  # gets "pod/container" and a line of its output; threads call it at the same time
+# Gets "pod/container" and a line of its output; threads call it at the same time. An OSError of it changes nothing.
+OnLine = Callable[[str, str], None]
 
 FINITE = {"Job", "Pod"}
 ENDLESS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob"}
+API_TIMEOUT = 5.0  # seconds for one answer
 FOLLOW_INTERVAL = 0.1  # seconds between looks at the objects
 APPLY_LIMIT = 300.0  # seconds for kubectl apply
 LOG_END_LIMIT = 10.0  # seconds for the last lines of a container that has ended
@@ -62,7 +64,7 @@ class Workload:
 
     def __init__(self, kubectl: Kubectl) -> None:
         self.kubectl = kubectl
-        self._api = Api(kubectl.kubeconfig, timeout=5.0)
+        self._api = Api(kubectl.kubeconfig, timeout=API_TIMEOUT)
         self.objects: list[AppliedObject] = []
         self._codes: dict[AppliedObject, int] = {}  # of those that have ended; they may be deleted afterwards
         self._followers: dict[ContainerRun, threading.Thread] = {}
@@ -93,11 +95,11 @@ class Workload:
         ``check_alive`` is called when the API does not answer, or not as it should; it raises if the cluster has ended.
         ``enough`` says that the workload has done what it was run for, though it goes on.
         """
-        with contextlib.closing(self._api):
-            try:
-                return self._follow(on_line, check_alive, enough)
-            finally:
-                self._over.set()
+        try:
+            return self._follow(on_line, check_alive, enough)
+        finally:
+            self._over.set()
+            self._api.close()
 
     def _follow(self, on_line: OnLine, check_alive: Callable[[], None], enough: Callable[[], bool] | None) -> int:
         namespaces = {applied.namespace for applied in self.objects if applied.kind in FINITE | ENDLESS}
@@ -107,13 +109,21 @@ class Workload:
                 found = [pod for namespace in namespaces for pod in self._pods(namespace)]
                 running = {run for pod in found for run in self._follow_containers(pod, on_line)}
                 code = self._exit_code(found, stays=self.endless or enough is not None)
-            except API_FAILURES:
+            except API_FAILURES as error:
                 check_alive()
+                if isinstance(error, CredentialError):
+                    self._read_kubeconfig()
             else:
                 if code is not None or is_enough:
                     self._wait_for_output(self._followers.keys() - running)
                     return code or 0
             time.sleep(FOLLOW_INTERVAL)
+
+    def _read_kubeconfig(self) -> None:
+        """Read it again: whatever gives the credentials may have changed it, as ours does when a tunnel has to move."""
+        self._api.close()
+        with contextlib.suppress(*API_FAILURES):
+            self._api = Api(self.kubectl.kubeconfig, timeout=API_TIMEOUT)
 
     def _wait_for_output(self, runs: Iterable[ContainerRun]) -> None:
         """The last lines of containers that have ended may still be on their way."""
@@ -196,12 +206,13 @@ class Workload:
     def _follow_one(self, namespace: str, pod: str, run: ContainerRun, on_line: OnLine) -> None:
         """Give each line once. A log that breaks off is read again, unless the container has begun anew by then."""
         uid, container, restarts = run
-        log = ContainerLog(Api(self.kubectl.kubeconfig, timeout=30.0), namespace, pod, container)
+        log = ContainerLog(namespace, pod, container)
         ended = False
         while not ended and not self._over.is_set() and (uid, container, restarts + 1) not in self._followers:
             try:
-                for text in log.lines():
-                    on_line(f"{pod}/{container}", text)
+                for text in log.lines(Api(self.kubectl.kubeconfig, timeout=30.0)):
+                    with contextlib.suppress(OSError):  # that a line cannot be shown says nothing of the API
+                        on_line(f"{pod}/{container}", text)
                 ended = True
             except API_FAILURES as error:
                 ended = isinstance(error, ApiError) and error.code == http.HTTPStatus.NOT_FOUND  # the pod is gone

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinnace.errors import ClusterError, UsageError
+from pinnace.errors import CredentialError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PLUGIN_LIMIT = 60.0  # seconds for a call of a credential plugin
+PLUGIN_LIMIT = 120.0  # seconds for a call of a credential plugin; ours may have to start a tunnel, which has 90
 TOKEN_MARGIN = 60.0  # seconds before a token expires at which the plugin is asked for a new one
 
 
@@ -170,8 +170,8 @@ class CredentialPlugin:
             )  # fmt: skip
             return dict(json.loads(result.stdout)["status"])
         except subprocess.CalledProcessError as error:
-            raise ClusterError(f"the kubeconfig's credential plugin failed: {error.stderr.strip()}") from error
+            raise CredentialError(f"the kubeconfig's credential plugin failed: {error.stderr.strip()}") from error
         except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
-            raise ClusterError(
+            raise CredentialError(
                 f"the kubeconfig's credential plugin cannot be used: {error}", hint=f"It is {self._argv[0]}."
             ) from error

@@ -1,7 +1,8 @@
 """A client of the Kubernetes API in the standard library alone: one connection, JSON, one error for what is refused.
 
 Two things can go wrong with a request. The API answers and refuses (``ApiError``, with the HTTP status), or there is no
-answer (``API_UNREACHABLE``). ``API_FAILURES`` is both, for callers that go on without an answer or ask again.
+answer (``API_UNREACHABLE``), be it for lack of credentials. ``API_FAILURES`` is both, for callers that go on without an
+answer or ask again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pinnace.errors import ApiError
+from pinnace.errors import ApiError, CredentialError
 from pinnace.kube.access import Access
 from pinnace.kube.nesting import loads
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-API_UNREACHABLE = (OSError, http.client.HTTPException)
+API_UNREACHABLE = (OSError, http.client.HTTPException, CredentialError)
 API_FAILURES = (ApiError, *API_UNREACHABLE)
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"

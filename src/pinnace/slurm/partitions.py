@@ -11,6 +11,9 @@ from pinnace.slurm.times import parse_limit
 SINFO = "%R|%D|%c|%m|%l|%f|%a"
 NODES = "%N|%c|%m|%G|%T"
 USABLE = ("idle", "mixed", "allocated", "completing")
+# Also of nodes with jobs that complete (+), that are planned for another job (-), power up (#), or are powered down (~)
+# until a job wants them. Not of those that do not respond (*), are reserved ($), power down (!, %) or reboot (@, ^).
+NODE_STATE = re.compile(rf"({'|'.join(USABLE)})(\+?[-#~]?)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +81,20 @@ def parse_node_classes(text: str) -> list[NodeClass]:
     return [
         NodeClass(
             nodes=tuple(name for name, _ in alike),
-            usable=tuple(name for wanted in USABLE for name, state in alike if state.startswith(wanted)),
+            usable=_usable(alike),
             cpus=int(cpus),
             memory=int(memory),
             gres=gres,
         )
         for (cpus, memory, gres), alike in found.items()
     ]
+
+
+def _usable(nodes: list[tuple[str, str]]) -> tuple[str, ...]:
+    """Of names and states, the names of those to which Slurm gives jobs: in the order of ``USABLE``, unmarked first."""
+    found = [(NODE_STATE.fullmatch(state), name) for name, state in nodes]
+    ranked = [(USABLE.index(state[1]), bool(state[2]), name) for state, name in found if state]
+    return tuple(name for *_, name in sorted(ranked, key=lambda one: one[:2]))
 
 
 def largest_node(text: str, *, of_default: bool) -> dict[str, int]:

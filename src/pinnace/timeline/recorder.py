@@ -118,6 +118,12 @@ class Recorder:
             self._use(descriptor)
             self._path = path
 
+    def close(self) -> None:
+        """Let go of the file: NFS keeps the directory of one that is open. Later marks stay in memory."""
+        close, self._close = self._close, lambda: None
+        self._descriptor, self._path = -1, None
+        close()
+
     def save(self, path: Path) -> None:
         """Copy the marks to a file that others read; it appears whole. Nothing is done if there are no new ones."""
         with contextlib.suppress(OSError):

@@ -33,6 +33,7 @@ class ApiServer:
     objects: dict[str, str] = field(default_factory=dict)
     events: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)  # paths, and the HTTP status of the answer
+    asked: list[str] = field(default_factory=list)  # the paths of all that was read, with their queries
     version: int = 100
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -63,6 +64,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
+        self.api.asked.append(self.path)
         if "watch=true" in address.query:
             self.stream(self.api.events.setdefault(address.path, []))
         elif address.path in self.api.refused:

@@ -74,3 +74,15 @@ def test_a_signal_while_one_of_several_clusters_ends_is_obeyed_after_that(
             process.send_signal(signum)
         output, _ = process.communicate(timeout=30)
     assert output.splitlines() == ["ended", last]
+
+
+FAILED = ONE_OF_SEVERAL.replace('print("ended", flush=True)', 'raise ValueError("does not end")')
+
+
+def test_a_signal_is_obeyed_also_if_that_cluster_does_not_end() -> None:
+    with subprocess.Popen([sys.executable, "-c", FAILED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == ("143\n", 0)

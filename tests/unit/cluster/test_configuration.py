@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pinnace.cluster import configuration
-from pinnace.cluster.configuration import BY_KEY, apply, effective, pod_settings, read, read_all
+from pinnace.cluster.configuration import BY_KEY, apply, apply_home, effective, pod_settings, read, read_all
 from pinnace.errors import UnsafePathError, UsageError
 
 if TYPE_CHECKING:
@@ -115,3 +117,39 @@ def test_the_documentation_names_every_setting() -> None:
         f"    {key} = " in (configuration.__doc__ or "") or key in {"account", "qos", "time", "listen"}
         for key in BY_KEY
     )
+
+
+def test_without_variables_the_user_is_the_one_of_the_process(site: Path) -> None:
+    site.write_text('scratch = "/local/$USER"\nhome = "$HOME/pinnace"\n')
+    me = pwd.getpwuid(os.getuid())
+    assert values({"USER": ""}, site) == {
+        "scratch": (f"/local/{me.pw_name}", str(site)), "home": (f"{me.pw_dir}/pinnace", str(site))
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/local/$LOGNAME", "/local/${USER", "/local/$"])
+def test_a_variable_without_a_value_is_refused(site: Path, path: str) -> None:
+    site.write_text(f'scratch = "{path}"\n')
+    with pytest.raises(UsageError, match="a variable in it that has no value") as raised:
+        apply({})
+    assert str(site) in raised.value.message
+
+
+@pytest.mark.parametrize("bad", ['partitoin = "x"', 'ports = "90-80"', "[pods]\nmax_jobs = 'many'", 'scratch = "/$X"'])
+def test_the_home_holds_whatever_else_is_wrong(site: Path, bad: str) -> None:
+    site.write_text(f'home = "/project/$USER"\npartition = "main"\n{bad}\n')
+    environment = {"USER": "alice"}
+    apply_home(environment)
+    assert environment == {"USER": "alice", "PINNACE_HOME": "/project/alice"}
+    environment = {"PINNACE_HOME": "/mine"}
+    apply_home(environment)
+    assert environment == {"PINNACE_HOME": "/mine"}
+
+
+@pytest.mark.parametrize("own", ["home = /", "home = 7", 'home = "here"', 'home = "/$NOBODY"', 'partition = "main"'])
+def test_a_home_that_cannot_be_used_is_the_next_files(site: Path, own: str) -> None:
+    site.write_text('home = "/project"\n')
+    write_own(site, own)
+    environment = {"XDG_CONFIG_HOME": str(site.parents[1] / "config")}
+    apply_home(environment)
+    assert environment["PINNACE_HOME"] == "/project"

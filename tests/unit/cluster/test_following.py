@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pinnace.cluster.kubectl import Kubectl
+from pinnace.cluster.manifest import Manifest
+from pinnace.cluster.running import ManifestRun
 from pinnace.cluster.slurm_pod import slurm_pod
 from pinnace.cluster.slurm_pod_run import run_on_node
 from pinnace.cluster.workload import AppliedObject, Workload
 from pinnace.errors import ClusterError
 from pinnace.kube.access import Access
+from pinnace.timeline.recorder import Recorder
 from unit.bridge.api_server import ApiServer, api_server
 
 if TYPE_CHECKING:
@@ -51,6 +55,22 @@ def workload(api: ApiServer, **kinds: str) -> Workload:
     made = Workload(Kubectl(path="kubectl", kubeconfig=api.kubeconfig))
     made.objects = [AppliedObject(kind=kind, namespace="default", name=name) for name, kind in kinds.items()]
     return made
+
+
+class Started(dict[str, str]):
+    """The kubelet: what is created runs at once."""
+
+    def __setitem__(self, name: str, text: str) -> None:
+        super().__setitem__(name, json.dumps(json.loads(text) | pod("slurm-job-7", "Running")))
+
+
+def asked_logs(api: ApiServer) -> int:
+    return sum("/log?" in path for path in api.asked)
+
+
+def unread(*_: object) -> None:
+    """What prints to a pipe that nobody reads any more."""
+    raise BrokenPipeError
 
 
 def nothing(*_: object) -> None:
@@ -124,15 +144,7 @@ def test_the_pod_of_a_slurm_job_that_is_deleted(api: ApiServer) -> None:
         del api.objects[path], api.objects[f"{path}/log"]
 
     api.objects[f"{path}/log"] = "a line"
-    posted = api.objects
-
-    class Started(dict[str, str]):
-        """The kubelet: what is created runs at once."""
-
-        def __setitem__(self, name: str, text: str) -> None:
-            super().__setitem__(name, json.dumps(json.loads(text) | pod("slurm-job-7", "Running")))
-
-    api.objects = Started(posted)
+    api.objects = Started(api.objects)
     with pytest.raises(ClusterError, match=r"^Pod slurm-job-7 was deleted before it ended$"):
         run_on_node(Access.from_file(api.kubeconfig), asked, "n1", on_line)
     assert lines == ["a line"]
@@ -170,3 +182,60 @@ def test_a_log_that_cannot_be_had_yet_is_asked_for_again(api: ApiServer) -> None
 
     assert workload(api, web="Deployment").follow(lambda _, line: lines.append(line), nothing, enough) == 0
     assert lines == ["first", "last"]
+
+
+def test_lines_that_cannot_be_shown_are_collected_and_the_log_is_read_once(api: ApiServer, tmp_path: Path) -> None:
+    show(api, pod("single", "Failed", 3))
+    api.objects[f"{PODS}/single/log"] = "first\nmiddle\nlast\n"
+    applied = {"kind": "Pod", "metadata": {"name": "single", "namespace": "default"}}
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\necho '{json.dumps(applied)}'\n")
+    kubectl.chmod(0o755)
+    (tmp_path / "pod.yaml").write_text(json.dumps(applied | {"apiVersion": "v1"}))
+    cluster: Any = SimpleNamespace(
+        kubectl_command=Kubectl(path=str(kubectl), kubeconfig=api.kubeconfig),
+        kubeconfig=api.kubeconfig, timeline=Recorder(), check_alive=nothing,
+    )  # fmt: skip
+    manifest = Manifest.read(tmp_path / "pod.yaml")
+    assert ManifestRun(cluster, manifest, unread, output_dir=tmp_path / "out").run().exit_code == 3
+    assert (tmp_path / "out" / "single_main.log").read_text() == "first\nmiddle\nlast\n"
+    assert asked_logs(api) == 1
+
+
+def test_the_pod_of_a_slurm_job_whose_lines_cannot_be_shown_runs_to_its_end(api: ApiServer) -> None:
+    path = f"{PODS}/slurm-job-7"
+
+    def on_line(_: str) -> None:
+        dict.__setitem__(api.objects, path, json.dumps(pod("slurm-job-7", "Failed", 3)))
+        raise OSError("no space left")
+
+    api.objects[f"{path}/log"] = "first\nlast\n"
+    api.objects = Started(api.objects)
+    asked = slurm_pod({"SLURM_JOB_ID": "7", "KUBE_IMAGE": "x"})
+    assert run_on_node(Access.from_file(api.kubeconfig), asked, "n1", on_line) == 3
+    assert asked_logs(api) == 1
+
+
+def test_a_credential_plugin_that_fails_for_a_while_ends_no_workload(api: ApiServer, tmp_path: Path) -> None:
+    """As ours does while a tunnel cannot be started. What it gives has expired at once, so it is asked every time."""
+    status = {"token": "x", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    script = f"[ ! -e {tmp_path}/broken ] && echo '{json.dumps({'status': status})}'"
+    about = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh", "args": ["-c", script]}
+    document = json.loads(api.kubeconfig.read_text())
+    document["users"][0]["user"] = {"exec": about}
+    api.kubeconfig.write_text(json.dumps(document))
+    show(api, pod("single", "Succeeded"), work="")
+    api.objects[f"{PODS}/single/log"] = "a line\n"
+    followed, lines = workload(api, work="Job", single="Pod"), list[str]()
+    (tmp_path / "broken").touch()
+    asked = []
+
+    def check_alive() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            show(api, pod("single", "Succeeded"), work="Complete")
+            api.objects[f"{PODS}/single/log"] = "a line\n"
+            (tmp_path / "broken").unlink()
+
+    assert followed.follow(lambda _, line: lines.append(line), check_alive) == 0
+    assert (len(asked), lines) == (2, ["a line"])

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,14 +17,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.cluster import reaching, tunnel_start
+from pinnace.cluster import ending, reaching, tunnel_start
+from pinnace.cluster.cluster_job import ClusterJob, Place
 from pinnace.cluster.credential import VALID_SECONDS
 from pinnace.cluster.directory import Directory
 from pinnace.cluster.tunnel import running_head, srun_ports, step_argv
 from pinnace.cluster.tunnel_start import LocalAddress
-from pinnace.errors import AddressTakenError, ClusterError
+from pinnace.errors import AddressTakenError, ClusterError, UsageError
+from pinnace.kube.access import PLUGIN_LIMIT
 from pinnace.network.addresses import choose
 from pinnace.network.listening import PortRange
+from pinnace.network.multiplexer import HEADER
+from pinnace.network.tunnel import MAGIC
 from pinnace.spec import ClusterSpec, NodeRecord, NodeState
 
 if TYPE_CHECKING:
@@ -34,6 +39,16 @@ SRUN = """\
 echo "a line of the site's own"
 while [ "${1#--}" != "$1" ]; do shift; done
 exec "$@"
+"""
+BAD_FAR_END = f"""\
+#!{sys.executable}
+import sys, time
+sys.stdout.buffer.write({MAGIC!r})
+sys.stdout.flush()
+sys.stdin.readline()
+sys.stdout.buffer.write(b"here\\n" + {HEADER.pack(99, 0, 0)!r})
+sys.stdout.flush()
+time.sleep(60)
 """
 BROKEN = """\
 #!/bin/sh
@@ -309,3 +324,106 @@ def test_the_plugin_moves_a_tunnel_whose_address_is_taken(cluster: Directory) ->
             assert f"Your kubeconfig leads to {after} now: run the command again." in result.stderr
             assert after not in {None, before}
     assert len(tunnels(cluster.path)) == 1
+
+
+def near_end(directory: Path, local: LocalAddress) -> subprocess.CompletedProcess[str]:
+    """A tunnel that ends by itself, in the foreground."""
+    argv = [sys.executable, "-m", "pinnace.cluster.tunnel", "--cluster", str(directory), "--listen", str(local)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_far_end_that_breaks_the_protocol_is_said(directory: Path, local: LocalAddress, commands: Path) -> None:
+    (commands / "srun").write_text(BAD_FAR_END)
+    result = near_end(directory, local)
+    assert (result.returncode, result.stdout, result.stderr) == (1, "ready\n", "a frame of the unknown kind 99\n")
+
+
+@pytest.mark.usefixtures("commands")
+def test_only_an_address_that_is_in_use_is_taken(directory: Path, local: LocalAddress) -> None:
+    with socket.create_server((local.host, local.port)):
+        assert near_end(directory, local).stdout == "taken\n"
+    nowhere = LocalAddress(host="192.0.2.1", port=local.port)  # for documentation (RFC 5737): no host has it
+    said = near_end(directory, nowhere)
+    assert (said.returncode, "Cannot assign requested address" in said.stdout) == (1, True)
+    assert said.stdout.startswith(f"{nowhere}: ")
+
+
+def writers(log: Path) -> list[int]:
+    """The processes whose standard error is the tunnel's log: its own, and srun's."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += [int(entry.name)] if (entry / "fd/2").readlink() == log else []
+    return found
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_directory_is_removed_when_this_hosts_tunnel_has_closed_its_log(
+    cluster: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreachable(cluster)
+    reaching.write_kubeconfig(cluster)
+    log = tunnel_start.log_path(cluster.path)
+    assert len(writers(log)) == 2  # the near end, and srun
+    seen, remove = [], Directory.remove
+
+    def look_and_remove(directory: Directory) -> None:
+        seen.append(writers(log))
+        remove(directory)
+
+    monkeypatch.setattr(Directory, "remove", look_and_remove)
+    ending.remove(ClusterJob(cluster, Place.BATCH), retain=False)
+    assert seen == [[]]
+    assert not cluster.path.exists()
+
+
+def test_a_process_that_only_has_a_tunnels_number_is_left_alone(directory: Path) -> None:
+    tunnel_start.log_path(directory).touch()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        tunnel_start.pid_path(directory).write_text(f"{other.pid}\n")
+        tunnel_start.end(directory)
+        assert other.poll() is None
+        other.kill()
+    tunnel_start.pid_path(directory).write_text("")
+    tunnel_start.end(directory)
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_kubeconfig_that_leads_through_a_tunnel_leads_to_the_api_if_that_is_asked_for(
+    cluster: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreachable(cluster)
+    path = reaching.write_kubeconfig(cluster)
+    assert reaching.local_address(path) is not None
+    monkeypatch.setenv("PINNACE_ACCESS", "direct")
+    reaching.refresh(cluster)
+    assert reaching.local_address(path) is None
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_tunnel_that_does_not_run_is_not_started_again_if_the_api_is_reached_by_now(
+    cluster: Directory, api: int
+) -> None:
+    unreachable(cluster)
+    path = reaching.write_kubeconfig(cluster)
+    local = reaching.local_address(path)
+    assert local is not None
+    NodeRecord(name="n1", state=NodeState.RUNNING, job=7, address="127.0.0.1", api=api).write(
+        cluster.path / "nodes/0.json"
+    )
+    reaching.refresh(cluster)
+    assert reaching.local_address(path) == local, "it runs, and others may use it"
+    tunnel_start.end(cluster.path)
+    reaching.refresh(cluster)
+    assert reaching.local_address(path) is None
+    assert tunnels(cluster.path) == []
+
+
+def test_an_unknown_access_is_refused(cluster: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PINNACE_ACCESS", "magic")
+    with pytest.raises(UsageError, match="PINNACE_ACCESS cannot be 'magic'"):
+        reaching.write_kubeconfig(cluster)
+
+
+def test_a_plugin_has_the_time_to_start_a_tunnel() -> None:
+    assert PLUGIN_LIMIT > tunnel_start.START_LIMIT + tunnel_start.FIND_LIMIT

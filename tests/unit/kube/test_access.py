@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from pinnace.controlplane.pki import create_control_plane
-from pinnace.errors import UsageError
+from pinnace.errors import ClusterError, UsageError
 from pinnace.kube.access import Access
+from pinnace.kube.client import API_UNREACHABLE
 from pinnace.network.addresses import choose
 
 if TYPE_CHECKING:
@@ -64,6 +65,15 @@ def test_a_credential_plugin_is_asked_once(tmp_path: Path) -> None:
     access = Access.from_file(write(tmp_path / "config", {"exec": about}))
     assert access.headers() == access.headers() == {"Authorization": "Bearer secret1"}
     assert (tmp_path / "asked").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(("command", "message"), [("false", "plugin failed"), ("/absent", "plugin cannot be used")])
+def test_a_plugin_that_fails_is_an_api_that_does_not_answer(tmp_path: Path, command: str, message: str) -> None:
+    about = {"apiVersion": "client.authentication.k8s.io/v1", "command": command}
+    access = Access.from_file(write(tmp_path / "config", {"exec": about}))
+    with pytest.raises(ClusterError, match=message) as raised:
+        access.headers()
+    assert isinstance(raised.value, API_UNREACHABLE)
 
 
 def test_what_is_no_kubeconfig_is_said(tmp_path: Path) -> None:

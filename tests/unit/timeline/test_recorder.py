@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pinnace.timeline.marks import LOGIN, parse_marks, read_marks
 from pinnace.timeline.recorder import (
@@ -17,9 +18,6 @@ from pinnace.timeline.recorder import (
     node_marks,
     process_began,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_marks_of_forked_processes_are_in_the_same_file(tmp_path: Path) -> None:
@@ -103,3 +101,26 @@ def test_a_batch_script_without_the_directory_goes_on(tmp_path: Path) -> None:
 
 def test_when_this_process_began() -> None:
     assert time.time() - 24 * 3600 < process_began() < time.time()
+
+
+def test_a_file_that_is_let_go_can_be_removed_and_written_to_again(tmp_path: Path) -> None:
+    recorder, path = Recorder(), command_marks(tmp_path)
+    recorder.write_to(path)
+    recorder.mark("before", MarkEvent.BEGIN)
+    recorder.close()
+    assert str(path) not in open_files()
+    recorder.mark("after", MarkEvent.BEGIN)
+    recorder.close()
+    recorder.close()
+    recorder.mark("later", MarkEvent.BEGIN)
+    recorder.write_to(path)
+    assert [mark.step for mark in read_marks(tmp_path)] == ["before", "later"]
+
+
+def open_files() -> list[str]:
+    """The paths of all files that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(entry.readlink()))
+    return found
