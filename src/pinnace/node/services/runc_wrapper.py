@@ -191,7 +191,7 @@ def edit(
     """The configuration of a container that is created, or of a process that is executed in one.
 
     ``host`` is the host of a container in the host's network. When a container is started or updated, ``path`` is not
-    a configuration of runc's. A container whose pod is held waits for no more than ``patience`` seconds, if it is given.
+    a configuration of runc's. A container whose pod is held waits for up to ``patience`` seconds, if it is given.
     """
     limiter, home = edits.limiter, edits.limiter.tasks / container
     if kind == "start":
