@@ -34,6 +34,7 @@ enum {
   ACCEPT_BATCH = 32,
   FLOOD_PAUSE = 10,         /* milliseconds between batches while the table of diallers is half full */
   MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
+  MAX_SPENT = 64,           /* knocks that are ended together */
   LISTENERS = 4096,
   LISTENER_WAYS = 4,
 };
@@ -95,7 +96,29 @@ static void give_back_fabric_socket(int fd) {
     close(fd);
 }
 
+/* Both ends of knocks that have served their purpose. To end them takes longer than anything else about a connection,
+ * so that is done when nobody waits for it. */
+static struct {
+  int accepted, knock;
+} spent[MAX_SPENT];
+static int spent_count;
+
+static void end_spent(void) {
+  while (spent_count) {
+    reset(spent[--spent_count].accepted);
+    give_back_fabric_socket(spent[spent_count].knock);
+  }
+}
+
+static void end_later(int accepted, int knock) {
+  if (spent_count == MAX_SPENT) end_spent();
+  spent[spent_count].accepted = accepted;
+  spent[spent_count++].knock = knock;
+  tick_soon();
+}
+
 int take_fabric_socket(void) {
+  if (!fabric_count) end_spent();
   if (fabric_count <= MAX_FABRIC_SOCKETS / 2) ask_for_sockets();
   return fabric_count ? fabric_sockets[--fabric_count] : -1;
 }
@@ -588,8 +611,7 @@ static int exchange(int own, uint64_t cookie, int family, int fd, struct endpoin
   struct waiting found = *waiting;
   confirm(&found);
   forget_waiting(waiting);
-  reset(fd);
-  give_back_fabric_socket(found.knock);
+  end_later(fd, found.knock);
   if (listener) listener->heard = now_ms();
   adopt(own, cookie, family, found.peer, &found.target, &found.source);
   *peer = found.source;
@@ -814,6 +836,7 @@ bool accepting_tick(uint64_t now) {
     paused_until = 0;
     watch_change(&listener_watch, EPOLLIN);
   }
+  end_spent();
   look_at_waiting(now);
   drop_unclaimed(now);
   return look_at_blocked(now) || paused_until || without_socket;

@@ -605,10 +605,9 @@ void handle_connect(struct call *call) {
 }
 
 void handle_name(struct call *call, bool peer) {
-  int family, own = copy_descriptor(caller(call), socket_number(call));
-  const struct name *name = NULL;
-  if (own >= 0 && is_tcp(own, &family) && netns_cookie(own) == host_netns && (!peer || tcp_state(own) != TCP_CLOSE))
-    name = find_name(socket_cookie(own));
+  int own = copy_descriptor(caller(call), socket_number(call));
+  const struct name *name = own >= 0 ? find_name(socket_cookie(own)) : NULL; /* only sockets of the host have one */
+  if (name && peer && tcp_state(own) == TCP_CLOSE) name = NULL;
   if (own >= 0) close(own);
   if (name)
     answer(call, -write_address(call, name->family, peer ? &name->peer : &name->local));

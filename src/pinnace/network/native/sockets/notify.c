@@ -182,6 +182,5 @@ int write_address(const struct call *call, int family, const struct endpoint *en
   struct sockaddr_in6 address;
   socklen_t size = build_address(family, endpoint, &address);
   size_t written = (size_t)room < size ? (size_t)room : size;
-  if (written && !write_memory(caller(call), place, &address, written)) return EFAULT;
-  return write_memory(caller(call), length, &size, sizeof size) ? 0 : EFAULT;
+  return write_memory(caller(call), place, &address, written, length, &size, sizeof size) ? 0 : EFAULT;
 }

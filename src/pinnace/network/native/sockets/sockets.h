@@ -50,7 +50,8 @@ bool peer_address(int fd, struct endpoint *);
 /* --- target.c: the process that called -------------------------------------------------------------------------- */
 
 bool read_memory(pid_t, uint64_t address, void *, size_t);
-bool write_memory(pid_t, uint64_t address, const void *, size_t);
+bool write_memory(pid_t, uint64_t to_first, const void *first, size_t first_size, uint64_t to_second,
+                  const void *second, size_t second_size);
 int open_process(pid_t thread);                                     /* a pidfd, or -1 */
 int copy_descriptor(pid_t, int number);                             /* or -1 */
 int descriptor_flags(pid_t, int number);                            /* of open(2), with O_CLOEXEC; or -1 */

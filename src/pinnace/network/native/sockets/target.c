@@ -32,9 +32,14 @@ bool read_memory(pid_t pid, uint64_t address, void *buffer, size_t size) {
   return process_vm_readv(pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
 }
 
-bool write_memory(pid_t pid, uint64_t address, const void *buffer, size_t size) {
-  struct iovec local = {(void *)(uintptr_t)buffer, size}, remote = {(void *)(uintptr_t)address, size};
-  return process_vm_writev(pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
+static struct iovec piece(const void *begin, size_t size) { return (struct iovec){(void *)(uintptr_t)begin, size}; }
+
+bool write_memory(pid_t pid, uint64_t to_first, const void *first, size_t first_size, uint64_t to_second,
+                  const void *second, size_t second_size) {
+  struct iovec local[] = {piece(first, first_size), piece(second, second_size)};
+  struct iovec remote[] = {piece((void *)(uintptr_t)to_first, first_size),
+                           piece((void *)(uintptr_t)to_second, second_size)};
+  return process_vm_writev(pid, local, 2, remote, 2, 0) == (ssize_t)(first_size + second_size);
 }
 
 static ssize_t read_all(int fd, char *buffer, size_t room) {
