@@ -72,7 +72,7 @@ class PacketLoop(Protocol):
     def receive(self, sock: socket.socket, dialler: int | None = None) -> None:
         """Write the frames of a peer's connection to the device, until the connection ends.
 
-        If ``dialler`` has made it, the queue of its first frame sends to that peer over it, too, unless it has another
+        If ``dialler`` has made it, the queue of its first frame sends to that peer over it, too, unless we have made a
         connection: answers then carry the acknowledgements of TCP. After the return no queue uses the socket for that.
         """
 
@@ -80,8 +80,8 @@ class PacketLoop(Protocol):
 class LinkConnection:
     """A connection to a peer. Frames are sent whole or not at all."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket, *, adopted: bool = False) -> None:
+        self.sock, self.adopted = sock, adopted
         self._in_use = threading.Lock()
         self._is_over = False
         self._rest = b""  # of a frame that was sent in part
@@ -147,14 +147,19 @@ class PythonQueue:
                 return frame[: FRAME_HEADER.size + count]
 
     def connect(self, peer: int, sock: socket.socket) -> None:
-        replaced = self._connections.get(peer)
-        self._connections[peer] = LinkConnection(sock)
-        if replaced:
-            replaced.end()
+        self._replace(peer, LinkConnection(sock))
 
     def adopt(self, peer: int, sock: socket.socket) -> None:
-        """Send to a peer over this socket, unless there is another."""
-        self._connections.setdefault(peer, LinkConnection(sock))
+        """Send to a peer over a connection that it has made, unless we have made one."""
+        present = self._connections.get(peer)
+        if not present or present.adopted:
+            self._replace(peer, LinkConnection(sock, adopted=True))
+
+    def _replace(self, peer: int, connection: LinkConnection) -> None:
+        replaced = self._connections.get(peer)
+        self._connections[peer] = connection
+        if replaced:
+            replaced.end()
 
     def disconnect(self, peer: int, sock: socket.socket) -> None:
         connection = self._connections.get(peer)

@@ -307,20 +307,32 @@ def test_packets_go_back_over_the_connection_of_a_peer_that_has_dialled(kind: st
             loop.queues[1].send(PEER, answer)
 
 
-def test_a_queue_with_a_connection_keeps_it_when_its_peer_dials(kind: str) -> None:
-    first, second = socket.socketpair(), socket.socketpair()
-    loop = make_loop(kind, -1)
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_of_two_connections_our_own_is_kept_and_otherwise_the_newest_is_used(kind: str, *, is_ours: bool) -> None:
+    """A peer that dials again may be on another host by now."""
+    device, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    pairs = [socket.socketpair(), socket.socketpair()]
+    loop = make_loop(kind, tun.fileno())
     answer = memoryview(frame_header(0, 6) + b"answer")
-    loop.queues[0].connect(PEER, first[0])
-    receiver = threading.Thread(target=loop.receive, args=(second[0], PEER))
-    receiver.start()
-    second[1].sendall(frame_header(0, 5) + b"first")
-    second[1].shutdown(socket.SHUT_WR)
-    receiver.join(LIMIT)
+    receivers = []
+    for number, (ours, theirs) in enumerate(pairs):
+        theirs.settimeout(LIMIT)
+        if is_ours and not number:
+            loop.queues[0].connect(PEER, ours)
+            continue
+        receivers.append(threading.Thread(target=loop.receive, args=(ours, PEER)))
+        receivers[-1].start()
+        theirs.sendall(frame_header(0, 5) + b"first")
+        assert device.recv(99) == b"first"
     loop.queues[0].send(PEER, answer)
-    assert first[1].recv(99) == bytes(answer)
-    loop.queues[0].disconnect(PEER, first[0])
-    for sock in (*first, *second):
+    assert pairs[0 if is_ours else 1][1].recv(99) == bytes(answer)
+    for ours, theirs in pairs:
+        ours.shutdown(socket.SHUT_RDWR)
+        theirs.close()
+    for receiver in receivers:
+        receiver.join(LIMIT)
+    loop.queues[0].disconnect(PEER, pairs[0][0])
+    for sock in (device, tun, *(ours for ours, _ in pairs)):
         sock.close()
 
 

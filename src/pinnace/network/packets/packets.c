@@ -64,6 +64,7 @@ struct link { /* there is one for each node that had a connection, and it stays 
   uint32_t index;
   pthread_mutex_t lock; /* held while the socket is used, so that it is not closed under the one who uses it */
   int is_connected;
+  int is_adopted; /* the node has made the connection, not we */
   int socket;
   int is_full; /* the socket was full for SEND_TIMEOUT_MS and has taken nothing since */
   size_t rest_size;
@@ -197,12 +198,15 @@ static int link_send(struct link *link, const unsigned char *frames, size_t size
   return result;
 }
 
-static int connect_link(struct queue *queue, uint32_t index, int socket, int replaces) {
+/* A connection of our own is kept if the node makes another. Of those that it makes the newest counts: it may be on
+ * another host by now, and nobody has told us that the old one is gone. */
+static int connect_link(struct queue *queue, uint32_t index, int socket, int is_adopted) {
   struct link *link = add_link(queue, index);
   if (!link) return -1;
   pthread_mutex_lock(&link->lock);
-  if (replaces || !link->is_connected) {
+  if (!is_adopted || !link->is_connected || link->is_adopted) {
     forget_connection(link);
+    link->is_adopted = is_adopted;
     link->socket = socket;
     __atomic_store_n(&link->is_connected, 1, __ATOMIC_RELEASE);
   }
@@ -210,7 +214,7 @@ static int connect_link(struct queue *queue, uint32_t index, int socket, int rep
   return 0;
 }
 
-int queue_connect(struct queue *queue, uint32_t index, int socket) { return connect_link(queue, index, socket, 1); }
+int queue_connect(struct queue *queue, uint32_t index, int socket) { return connect_link(queue, index, socket, 0); }
 
 /* After this the socket is not used any more and may be closed. */
 void queue_disconnect(struct queue *queue, uint32_t index, int socket) {
@@ -440,7 +444,7 @@ ssize_t queue_next(struct queue *queue) {
  * Write the frames of a node's connection to the queues, until it ends. Returns 0, or a negative errno.
  *
  * ``adopter`` is the index of a node that has made the connection, or -1 if we have. The queue of its first frame sends
- * to that node over the same connection, unless it has a link. Answers then carry the acknowledgements of TCP, which
+ * to that node over the same connection, unless it has made one. Answers then carry the acknowledgements of TCP, which
  * would cost as much as the packets. After the return no queue uses the socket for it any more.
  */
 int receive_frames(int socket, struct queue *const *queues, uint32_t count, int64_t adopter) {
@@ -464,7 +468,7 @@ int receive_frames(int socket, struct queue *const *queues, uint32_t count, int6
       if (size > MAX_FRAME || end - begin - FRAME_HEADER < size) break;
       struct queue *queue = queues[(header >> 24) % count];
       begin += FRAME_HEADER;
-      if (adopter >= 0 && !adopted) connect_link(adopted = queue, (uint32_t)adopter, socket, 0);
+      if (adopter >= 0 && !adopted) connect_link(adopted = queue, (uint32_t)adopter, socket, 1);
       if (write(queue->tun, buffer + begin, size) < 0) {
         /* the kernel refuses malformed packets; the connection goes on */
       }
