@@ -210,9 +210,10 @@ class Workload:
         ended = False
         while not ended and not self._over.is_set() and (uid, container, restarts + 1) not in self._followers:
             try:
-                for text in log.lines(Api(self.kubectl.kubeconfig, timeout=30.0)):
-                    with contextlib.suppress(OSError):  # that a line cannot be shown says nothing of the API
-                        on_line(f"{pod}/{container}", text)
+                with contextlib.closing(Api(self.kubectl.kubeconfig, timeout=30.0)) as api:
+                    for text in log.lines(api):
+                        with contextlib.suppress(OSError):  # that a line cannot be shown says nothing of the API
+                            on_line(f"{pod}/{container}", text)
                 ended = True
             except API_FAILURES as error:
                 ended = isinstance(error, ApiError) and error.code == http.HTTPStatus.NOT_FOUND  # the pod is gone
