@@ -454,6 +454,12 @@ def memory(here: Namespace, index: int) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) >> 10
 
 
+def used_ports(here: Namespace) -> int:
+    """How many ports of the clients' host, towards the servers', are not free yet although their connections ended."""
+    servers = str(here.user.bed.plan.host(HOSTS[1]).address)
+    return len(on_host(here, 0, "ss", "-tnH", "state", "time-wait", "dst", servers).splitlines())
+
+
 @pytest.fixture
 def nothing_left(programs: Namespace) -> Iterator[None]:
     """No descriptor of the servers, nor of the pods, is left afterwards."""
@@ -491,10 +497,12 @@ def test_a_thousand_connections_at_once(programs: Namespace) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("count", [3000, pytest.param(10_000, marks=pytest.mark.stress)])
 def test_thousands_of_short_connections(programs: Namespace, count: int) -> None:
+    before = used_ports(programs)
     said = json.loads(load(programs, "short", programs.address("programs-native"), "8004", str(count)))
     assert said["failed"] == {}
     assert said["usual"] < USUAL_LIMIT, said
     assert said["slowest"] < PATH_LIMIT, said
+    assert used_ports(programs) - before < count / 2, "they were not used again"
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------

@@ -109,10 +109,11 @@ def options_set_before() -> Any:
 
 @probe("connecting")
 def options_not_set() -> Any:
-    sizes = {"SO_RCVBUF", "SO_SNDBUF", "TCP_WINDOW_CLAMP"}  # of the route
+    of_the_route = {"SO_RCVBUF", "SO_SNDBUF", "TCP_WINDOW_CLAMP"}
+    ours = {"SO_REUSEADDR"}  # see docs/limits.md
     with connected() as sock:
         sock.settimeout(None)
-        return {name: value for name, value in get_options(sock).items() if name not in sizes}
+        return {name: value for name, value in get_options(sock).items() if name not in of_the_route | ours}
 
 
 @probe("connecting")

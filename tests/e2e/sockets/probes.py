@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 from e2e.sockets import accepting, connecting, failing
@@ -32,6 +33,9 @@ for group in sys.argv[3:]:
         except Exception as error:  # noqa: BLE001 - it is a result, too
             results[name] = f"{type(error).__name__}: {error}"
         signal.setitimer(signal.ITIMER_REAL, 0)
+limit = time.monotonic() + 2
+while descriptors() > before and time.monotonic() < limit:  # threads that have been told to end may still do so
+    time.sleep(0.05)
 results["descriptors"] = descriptors() - before
 sys.stdout.write(json.dumps(results, default=str))
 sys.stdout.flush()

@@ -3,7 +3,8 @@
  * An application learns of a connection when its listening socket becomes readable. So for a connection of another node
  * we knock: we connect to the application's own socket, from within the node. The application wakes up and accepts;
  * that call is caught, and instead of the knock it gets the socket of the other node's connection. A caller that waits
- * in accept(2), on a socket where a knock has arrived not long ago, gets it at once.
+ * in accept(2), on a socket where a knock has arrived not long ago, gets it at once. Others are woken by a knock from
+ * within the pod then, which takes half as long.
  *
  * An application that accepts in a way that is not caught (io_uring) gets the knock itself. Then, or if nobody accepts
  * for a second although the queue is empty (ten, if calls of that application were caught before), Python joins the two
@@ -32,96 +33,12 @@ enum {
   SOON = 150,               /* milliseconds: more than between two looks at time limits */
   UNCLAIMED_LIMIT = 10000,  /* milliseconds in which a caller has to come back */
   ACCEPT_BATCH = 32,
-  FLOOD_PAUSE = 10,         /* milliseconds between batches while the table of diallers is half full */
-  MAX_FABRIC_SOCKETS = 128, /* that are kept ready */
-  MAX_SPENT = 64,           /* knocks that are ended together */
+  FLOOD_PAUSE = 10, /* milliseconds between batches while the table of diallers is half full */
   LISTENERS = 4096,
   LISTENER_WAYS = 4,
 };
 
 static bool is_exhausted(int code) { return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM; }
-
-/* --- sockets of the node's own network, from which pods can be reached (network/netns_sockets.py) --------------- */
-
-static struct watch fabric;
-static int fabric_sockets[MAX_FABRIC_SOCKETS];
-static int fabric_count, fabric_asked;
-
-static void ask_for_sockets(void) {
-  while (fabric_count + fabric_asked < MAX_FABRIC_SOCKETS && send(node.fabric_sockets, "?", 1, MSG_DONTWAIT) == 1)
-    fabric_asked++;
-}
-
-/* Let a socket have the node's own address. The one at the node's end of pods' links is also that of connections which
- * kube-proxy masquerades: if one of them had our port, the kernel would give us another, and our knock would be a
- * stranger's. */
-static bool bind_to_node(int fd) {
-  struct endpoint own = v4_endpoint(node.nodes.first + node.index + 1, 0);
-  struct sockaddr_in6 address;
-  socklen_t size = build_address(AF_INET, &own, &address);
-  int on = 1; /* the port is chosen when the socket is connected */
-  return setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on) == 0 &&
-         bind(fd, (struct sockaddr *)&address, size) == 0;
-}
-
-static void begin_knocks(void);
-
-static void receive_socket(struct watch *watch, uint32_t events) {
-  (void)events;
-  char reply, control[CMSG_SPACE(sizeof(int))];
-  struct iovec data = {&reply, 1};
-  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-  if (recvmsg(watch->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <= 0) {
-    if (errno != EAGAIN) watch_remove(watch); /* the node ends */
-    return;
-  }
-  struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-  if (fabric_asked) fabric_asked--;
-  if (!rights || rights->cmsg_type != SCM_RIGHTS) return;
-  int fd;
-  memcpy(&fd, CMSG_DATA(rights), sizeof fd);
-  if (fabric_count < MAX_FABRIC_SOCKETS && bind_to_node(fd))
-    fabric_sockets[fabric_count++] = fd;
-  else
-    close(fd);
-  begin_knocks();
-}
-
-/* Use a socket again whose connection is over: making one takes two processes. */
-static void give_back_fabric_socket(int fd) {
-  struct sockaddr disconnected = {.sa_family = AF_UNSPEC};
-  if (fabric_count < MAX_FABRIC_SOCKETS && connect(fd, &disconnected, sizeof disconnected) == 0)
-    fabric_sockets[fabric_count++] = fd;
-  else
-    close(fd);
-}
-
-/* Both ends of knocks that have served their purpose. To end them takes longer than anything else about a connection,
- * so that is done when nobody waits for it. */
-static struct {
-  int accepted, knock;
-} spent[MAX_SPENT];
-static int spent_count;
-
-static void end_spent(void) {
-  while (spent_count) {
-    reset(spent[--spent_count].accepted);
-    give_back_fabric_socket(spent[spent_count].knock);
-  }
-}
-
-static void end_later(int accepted, int knock) {
-  if (spent_count == MAX_SPENT) end_spent();
-  spent[spent_count].accepted = accepted;
-  spent[spent_count++].knock = knock;
-  tick_soon();
-}
-
-int take_fabric_socket(void) {
-  if (!fabric_count) end_spent();
-  if (fabric_count <= MAX_FABRIC_SOCKETS / 2) ask_for_sockets();
-  return fabric_count ? fabric_sockets[--fabric_count] : -1;
-}
 
 /* --- what pods listen on ---------------------------------------------------------------------------------------- */
 
@@ -133,7 +50,7 @@ static struct listener {
   uint64_t cookie;
   bool accepts;      /* whether one of its calls of accept was caught */
   uint32_t accepted; /* how many connections were taken from its queue by such calls */
-  uint64_t heard;    /* when a knock has arrived there: that is how the kernel's own decision is known */
+  uint64_t heard;    /* when a knock of the node has arrived there: that is how the kernel's decision is known */
 } listeners[LISTENERS];
 static unsigned listener_turn;
 
@@ -147,6 +64,11 @@ static struct listener *find_listener(const struct endpoint *endpoint) {
   for (int i = 0; i < LISTENER_WAYS; i++)
     if (first[i].ip == ip && first[i].port == endpoint->port) return &first[i];
   return NULL;
+}
+
+/* Whether the kernel would take a knock of the node there: it did so not long ago. */
+static bool is_heard(const struct listener *listener) {
+  return listener->heard && now_ms() <= listener->heard + HEARD_LIMIT;
 }
 
 static bool is_deferred(int listener) { return get_option(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT) > 0; }
@@ -216,7 +138,7 @@ struct reply {
 struct waiting {
   struct watch watch; /* of the knock */
   struct waiting *next, **previous;
-  int knock; /* -1: there was no socket for it yet */
+  struct knock knock; /* with a descriptor of -1 if there was no socket for it yet */
   int peer;
   struct endpoint target, source; /* the pods' addresses */
   struct endpoint from;           /* the knock's own */
@@ -259,7 +181,7 @@ static void refuse(int peer, const struct reply *reply) {
 /* Its descriptors are somebody else's from now on. */
 static void forget_waiting(struct waiting *this) {
   watch_remove(&this->watch);
-  if (this->knock >= 0)
+  if (this->knock.fd >= 0)
     by_port[this->from.port] = NULL;
   else
     without_socket--;
@@ -274,64 +196,77 @@ static void join_by_splicing(struct waiting *this) {
   count(SPLICED);
   confirm(this);
   forget_waiting(this);
-  splice_in_python(this->knock, this->peer);
+  splice_in_python(this->knock.fd, this->peer);
 }
 
 /* Nobody listens any more, or the kernel does not answer. */
 static void give_up(struct waiting *this) {
   forget_waiting(this);
   refuse(this->peer, this->confirmed ? NULL : &this->reply);
-  if (this->knock >= 0) close(this->knock);
+  if (this->knock.fd >= 0) close(this->knock.fd);
 }
 
 static void knock_heard(struct watch *watch, uint32_t events) {
   (void)events;
   struct waiting *this = (struct waiting *)watch;
   char byte;
-  if (recv(this->knock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+  if (recv(this->knock.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
     join_by_splicing(this); /* the application has accepted the knock itself */
   else
     give_up(this); /* it has closed its listening socket */
 }
 
-static void knock_connected(struct watch *watch, uint32_t events) {
-  (void)events;
-  struct waiting *this = (struct waiting *)watch;
-  if (get_option(this->knock, SOL_SOCKET, SO_ERROR)) {
-    give_up(this);
-    return;
-  }
+static void knock_arrived(struct waiting *this) {
   this->connected = true;
   confirm(this);
   this->deadline = now_ms() + ACCEPT_INTERVAL;
+}
+
+static void knock_connected(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct waiting *this = (struct waiting *)watch;
+  if (get_option(this->knock.fd, SOL_SOCKET, SO_ERROR)) {
+    give_up(this);
+    return;
+  }
+  knock_arrived(this);
   this->watch.ready = knock_heard;
   watch_change(&this->watch, EPOLLIN);
 }
 
-/* Knock, if there is a socket for it: those that come back from the node's own network may be late. */
-static void begin_knock(struct waiting *this) {
+/* Knock with a socket, which is closed if that fails. A near one has to arrive at once, as most do. */
+static bool knock_with(struct waiting *this, struct knock knock, int family) {
   struct sockaddr_in6 address;
-  socklen_t size = build_address(AF_INET, &this->target, &address);
-  int fd = take_fabric_socket();
-  if (fd < 0) return;
-  set_blocking(fd, false);
-  bool begun = connect(fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
-  if (!begun || !own_address(fd, &this->from) || by_port[this->from.port] ||
-      watch_add(&this->watch, fd, EPOLLOUT, knock_connected)) {
-    close(fd); /* with the next one, at the next look */
-    return;
+  struct endpoint reached;
+  socklen_t size = build_address(family, &this->target, &address);
+  if (knock.fd < 0) return false;
+  set_blocking(knock.fd, false);
+  bool begun = connect(knock.fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
+  bool arrived = begun && peer_address(knock.fd, &reached);
+  if (!begun || (knock.is_near && !arrived) || !own_address(knock.fd, &this->from) || by_port[this->from.port] ||
+      watch_add(&this->watch, knock.fd, arrived ? EPOLLIN : EPOLLOUT, arrived ? knock_heard : knock_connected)) {
+    close(knock.fd);
+    return false;
   }
-  this->knock = fd;
+  this->knock = knock;
   without_socket--;
   by_port[this->from.port] = this;
-  struct endpoint reached;
-  if (peer_address(fd, &reached)) knock_connected(&this->watch, EPOLLOUT); /* most often it is, by now */
+  if (arrived) knock_arrived(this);
+  return true;
+}
+
+/* Knock, if there is a socket for it: those that come back from the node's own network may be late. */
+static void begin_knock(struct waiting *this) {
+  const struct listener *listener = find_listener(&this->target);
+  int near = listener && is_heard(listener) ? take_near_socket(listener->cookie) : -1;
+  if (!knock_with(this, (struct knock){.fd = near, .is_near = true}, near >= 0 ? family_of(near) : 0))
+    knock_with(this, (struct knock){.fd = take_fabric_socket()}, AF_INET); /* or the next one, at the next look */
 }
 
 static void begin_knocks(void) {
   for (struct waiting *this = without_socket ? all_waiting : NULL, *next; this; this = next) {
     next = this->next;
-    if (this->knock < 0) begin_knock(this);
+    if (this->knock.fd < 0) begin_knock(this);
   }
 }
 
@@ -342,7 +277,7 @@ static struct waiting *knock(int peer, const struct endpoint *target, const stru
   const struct listener *listener = find_listener(target);
   struct waiting *this = listener && hears_knocks(listener) ? calloc(1, sizeof *this) : NULL;
   if (!this) return NULL;
-  this->watch.fd = this->knock = -1;
+  this->watch.fd = this->knock.fd = -1;
   without_socket++;
   this->peer = peer;
   this->target = *target;
@@ -355,7 +290,7 @@ static struct waiting *knock(int peer, const struct endpoint *target, const stru
   if (all_waiting) all_waiting->previous = &this->next;
   all_waiting = this;
   begin_knock(this);
-  if (this->knock < 0) tick_soon();
+  if (this->knock.fd < 0) tick_soon();
   return this; /* it may be over already, but is there until the events at hand are */
 }
 
@@ -363,7 +298,7 @@ static struct waiting *knock(int peer, const struct endpoint *target, const stru
  * and not for long. */
 static void knock_again(struct waiting *old) {
   forget_waiting(old);
-  reset(old->knock);
+  reset(old->knock.fd);
   struct waiting *this = knock(old->peer, &old->target, &old->source, NULL);
   if (this)
     this->repeated = true;
@@ -480,10 +415,12 @@ static void pass_on(struct dialler *this) {
     ends[i] = v4_endpoint(ntohl(ip), ntohs(port));
   }
   const struct reply *reply = this->message[REQUEST - 1] == IS_SURE ? NULL : &this->reply;
-  if (!reply) acknowledge(this->fd); /* an answer would have done so */
   forget_dialler(this);
-  if (!give_to_blocked(this->fd, &ends[0], &ends[1], reply) && !knock(this->fd, &ends[0], &ends[1], reply))
+  if (give_to_blocked(this->fd, &ends[0], &ends[1], reply)) return;
+  if (!knock(this->fd, &ends[0], &ends[1], reply))
     refuse(this->fd, reply);
+  else if (!reply)
+    acknowledge(this->fd);
 }
 
 static void node_said(struct watch *watch, uint32_t events) {
@@ -611,8 +548,8 @@ static int exchange(int own, uint64_t cookie, int family, int fd, struct endpoin
   struct waiting found = *waiting;
   confirm(&found);
   forget_waiting(waiting);
-  end_later(fd, found.knock);
-  if (listener) listener->heard = now_ms();
+  end_later(found.knock, fd, cookie);
+  if (listener && !found.knock.is_near) listener->heard = now_ms();
   adopt(own, cookie, family, found.peer, &found.target, &found.source);
   *peer = found.source;
   return found.peer;
@@ -759,11 +696,14 @@ static struct blocked *find_blocked(uint64_t cookie) {
 static bool give_to_blocked(int peer, const struct endpoint *target, const struct endpoint *source,
                             const struct reply *reply) {
   const struct listener *listener = find_listener(target);
-  if (!listener || !listener->heard || now_ms() > listener->heard + HEARD_LIMIT) return false;
+  if (!listener || !is_heard(listener)) return false;
   struct blocked *this = find_blocked(listener->cookie);
   if (!this || queue_length(this->own)) return false;                    /* others came before */
   if (get_option(this->own, SOL_SOCKET, SO_REUSEPORT) > 0) return false; /* the kernel chooses one of several sockets */
-  if (reply) say(peer, reply, YES);
+  if (reply)
+    say(peer, reply, YES);
+  else
+    acknowledge(peer);
   adopt(this->own, this->cookie, this->family, peer, target, source);
   deliver(&this->call, this->cookie, this->family, peer, source);
   unblock(this);
@@ -824,9 +764,8 @@ static bool look_at_blocked(uint64_t now) {
 }
 
 void accepting_init(void) {
-  watch_add(&fabric, node.fabric_sockets, EPOLLIN, receive_socket);
   watch_add(&listener_watch, node.listener, EPOLLIN, accept_diallers);
-  ask_for_sockets();
+  knocking_init(begin_knocks);
 }
 
 bool accepting_tick(uint64_t now) {
@@ -837,6 +776,7 @@ bool accepting_tick(uint64_t now) {
     watch_change(&listener_watch, EPOLLIN);
   }
   end_spent();
+  drop_old_near(now);
   look_at_waiting(now);
   drop_unclaimed(now);
   return look_at_blocked(now) || paused_until || without_socket;

@@ -26,6 +26,7 @@ enum {
   ADDRESS_LIMIT = 5000,   /* milliseconds for which the address of a node is taken as known */
   SPARE_LIMIT = 2000,     /* milliseconds for which a connection to a node is kept ready */
   MAX_SPARES = 8,         /* to a node: made together, they cost less than one by one */
+  MAX_PORTS = 256,        /* from which they are made, in turn */
   SPARE_RUSH = 50,        /* milliseconds: if one was made less long ago than that, more are wanted */
   SURE_LIMIT = 100,       /* milliseconds for which a pod that was connected to is taken to accept the next one too */
   MAX_SURE = 1024,
@@ -76,6 +77,8 @@ static struct peer { /* a node that somebody has connected to not long ago */
   uint64_t used, asked, known, answered, avoided_until;
   int wanted_spares;
   struct spare spares[MAX_SPARES];
+  struct endpoint own[MAX_PORTS]; /* from where spare connections were made */
+  unsigned turn;
 } *peers[BUCKETS];
 
 static struct connecting *all;
@@ -342,14 +345,36 @@ static void spare_ready(struct watch *watch, uint32_t events) {
   }
 }
 
+/* Use a port of ours again, if its connection is over.
+ *
+ * All connections to a node are to the same port of it. If the kernel is to choose ours, it looks for one that was not
+ * used for a minute, which takes milliseconds when there were thousands, until there is none. One that it is asked for
+ * can be used again at once, if every socket that has it says so (SO_REUSEADDR, which says nothing else of a socket
+ * that is connected). But not before the other end has ended its connection too: that would be reset. */
+static void bind_again(int fd, const struct peer *peer, const struct endpoint *own) {
+  struct endpoint there = v4_endpoint(peer->ip, peer->port), any = v4_endpoint(INADDR_ANY, own->port);
+  struct sockaddr_in6 address;
+  if (own->port && is_connected(own, &there, ANY_COOKIE)) any.port = 0;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+  for (bool bound = false; !bound; any.port = 0) {
+    socklen_t size = build_address(AF_INET, &any, &address);
+    bound = bind(fd, (struct sockaddr *)&address, size) == 0 || !any.port;
+  }
+}
+
 static void make_spare(struct peer *peer, struct spare *spare) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
+  struct endpoint *own = &peer->own[peer->turn++ % MAX_PORTS];
   *spare = (struct spare){.peer = peer, .fd = fd, .handshake.stage = PEER_NONCE};
-  if (dial(fd, AF_INET, peer) && watch_add(&spare->watch, fd, EPOLLIN, spare_ready) == 0)
+  bind_again(fd, peer, own);
+  if (dial(fd, AF_INET, peer) && watch_add(&spare->watch, fd, EPOLLIN, spare_ready) == 0) {
+    own_address(fd, own);
     spare->made = now_ms();
-  else
+  } else {
+    own->port = 0;
     close(fd);
+  }
 }
 
 /* Who connects to a pod often does so again: when there is no spare connection left, have the next ones ready. */

@@ -47,11 +47,13 @@ int get_option(int fd, int level, int name) {
   return getsockopt(fd, level, name, &value, &size) ? -1 : value;
 }
 
+int family_of(int fd) { return get_option(fd, SOL_SOCKET, SO_DOMAIN); }
+
 /* The protocol of a stream socket of IPv4 or IPv6; -1 if it is none. */
 static int stream_protocol(int fd, int *family) {
   int protocol = get_option(fd, SOL_SOCKET, SO_PROTOCOL);
   if (protocol != IPPROTO_TCP && protocol != IPPROTO_MPTCP) return -1;
-  *family = get_option(fd, SOL_SOCKET, SO_DOMAIN);
+  *family = family_of(fd);
   return *family == AF_INET || *family == AF_INET6 ? protocol : -1;
 }
 

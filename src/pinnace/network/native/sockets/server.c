@@ -124,6 +124,7 @@ static void obey(struct watch *watch, uint32_t events) {
 static bool tick(uint64_t now) {
   memory->ticks++;
   send_unsent();
+  clean_names();
   bool is_busy = accepting_tick(now);
   return connecting_tick(now) || is_busy || unsent;
 }

@@ -64,6 +64,7 @@ uint64_t owner_of_network(int socket); /* the user namespace that its network na
 /* --- options.c: sockets and their options ----------------------------------------------------------------------- */
 
 int get_option(int fd, int level, int name); /* -1 if it fails */
+int family_of(int fd);
 bool is_tcp(int fd, int *family);
 bool is_listener(int fd, int *family); /* it may listen for MPTCP too, as Go's do; what it accepts of others is TCP */
 int tcp_state(int fd);
@@ -83,6 +84,7 @@ void reset(int fd);                   /* close with a reset */
 /* --- memory.c: what outlives the server ------------------------------------------------------------------------- */
 
 enum { MAX_CALLS = 4096, MAX_NAMES = 1 << 16, WAYS = 8, NO_ANSWER = INT32_MIN };
+#define ANY_COOKIE UINT64_MAX
 enum counter { OUTSIDE, PODS, ACCEPTED, GENERAL, SPLICED, COUNTERS };
 
 struct slot {   /* a call in hand */
@@ -108,6 +110,9 @@ struct memory {
 extern struct memory *memory;
 void count(enum counter);
 void add_name(const struct name *);
+void clean_names(void); /* make room where there is none left */
+/* Whether the host has a connection between these ends. One in TIME-WAIT is none. */
+bool is_connected(const struct endpoint *local, const struct endpoint *peer, uint64_t cookie);
 void set_name(int fd, int family, const struct endpoint *local, const struct endpoint *peer);
 struct name *find_name(uint64_t cookie);
 
@@ -180,11 +185,25 @@ void peer_found(uint32_t index, uint32_t ip, uint16_t port); /* port 0: there is
 void services_changed(int table);                            /* a descriptor, see services.py */
 bool connecting_tick(uint64_t now);                          /* whether there are any */
 
+/* --- knocking.c ------------------------------------------------------------------------------------------------- */
+
+struct knock { /* a connection to a pod's own listening socket */
+  int fd;
+  bool is_near; /* it was made within the pod's network, not from the node's */
+};
+
+void knocking_init(void (*there_is_one)(void)); /* what is called when there is another socket of the node's network */
+int take_fabric_socket(void);                   /* of the node's network, or -1 */
+int take_near_socket(uint64_t listener);        /* of the network of a listening socket, by its cookie; or -1 */
+void drop_old_near(uint64_t now);               /* that nobody has taken */
+/* End a knock that was accepted, by both ends, when nobody waits: nothing else about a connection takes as long. */
+void end_later(struct knock, int accepted, uint64_t listener);
+void end_spent(void);
+
 /* --- accepting.c ------------------------------------------------------------------------------------------------ */
 
 void accepting_init(void);
 void handle_listen(struct call *);
 void handle_accept(struct call *);
 void handle_bind(struct call *);
-int take_fabric_socket(void);      /* of the node's network, or -1 */
 bool accepting_tick(uint64_t now); /* whether it wants to be called again soon */

@@ -42,6 +42,15 @@ bool write_memory(pid_t pid, uint64_t to_first, const void *first, size_t first_
   return process_vm_writev(pid, local, 2, remote, 2, 0) == (ssize_t)(first_size + second_size);
 }
 
+/* The beginning of a file. Closes it. */
+static ssize_t read_once(int fd, char *buffer, size_t room) {
+  if (fd < 0) return -1;
+  ssize_t size = read(fd, buffer, room - 1);
+  close(fd);
+  buffer[size < 0 ? 0 : size] = 0;
+  return size;
+}
+
 static ssize_t read_all(int fd, char *buffer, size_t room) {
   if (fd < 0) return -1;
   size_t size = 0;
@@ -113,7 +122,7 @@ static int open_proc(pid_t pid, const char *path) { return openat(look_up(pid)->
 int descriptor_flags(pid_t pid, int number) {
   char text[256], path[32];
   snprintf(path, sizeof path, "fdinfo/%d", number);
-  if (read_all(open_proc(pid, path), text, sizeof text) < 0) return -1;
+  if (read_once(open_proc(pid, path), text, sizeof text) < 0) return -1;
   const char *flags = strstr(text, "flags:");
   return flags ? (int)strtol(flags + 6, NULL, 8) : -1;
 }
