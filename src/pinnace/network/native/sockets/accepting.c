@@ -216,6 +216,7 @@ static void knock_heard(struct watch *watch, uint32_t events) {
     give_up(this); /* it has closed its listening socket */
 }
 
+/* Most are accepted at once: who is not, is watched from the next look on. */
 static void knock_arrived(struct waiting *this) {
   this->connected = true;
   confirm(this);
@@ -229,9 +230,8 @@ static void knock_connected(struct watch *watch, uint32_t events) {
     give_up(this);
     return;
   }
+  watch_remove(watch);
   knock_arrived(this);
-  this->watch.ready = knock_heard;
-  watch_change(&this->watch, EPOLLIN);
 }
 
 /* Knock with a socket, which is closed if that fails. A near one has to arrive at once, as most do. */
@@ -244,7 +244,7 @@ static bool knock_with(struct waiting *this, struct knock knock, int family) {
   bool begun = connect(knock.fd, (struct sockaddr *)&address, size) == 0 || errno == EINPROGRESS;
   bool arrived = begun && peer_address(knock.fd, &reached);
   if (!begun || (knock.is_near && !arrived) || !own_address(knock.fd, &this->from) || by_port[this->from.port] ||
-      watch_add(&this->watch, knock.fd, arrived ? EPOLLIN : EPOLLOUT, arrived ? knock_heard : knock_connected)) {
+      (!arrived && watch_add(&this->watch, knock.fd, EPOLLOUT, knock_connected))) {
     close(knock.fd);
     return false;
   }
@@ -336,6 +336,7 @@ static void look_at_waiting(uint64_t now) {
   begin_knocks();
   for (struct waiting *this = all_waiting, *next; this; this = next) {
     next = this->next;
+    if (this->connected && this->watch.fd < 0) watch_add(&this->watch, this->knock.fd, EPOLLIN, knock_heard);
     if (now < this->deadline) continue;
     if (this->connected)
       look_at_knock(this, now);

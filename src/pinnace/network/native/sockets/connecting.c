@@ -52,6 +52,7 @@ struct connecting {
   struct handshake handshake;
   uint64_t deadline; /* 0: none */
   int fd;            /* the host's socket */
+  int own;           /* the caller's, while its call is begun */
   bool spare;        /* it was a spare one */
   int family;
   bool blocking, cloexec;
@@ -466,7 +467,9 @@ static void use_spare(struct connecting *this, struct peer *peer) {
     }
     if (is_proven) handshake->stage = PEER_ANSWER;
   }
-  if (!waits)
+  if (!copy_options(this->own, this->fd, this->family)) /* now, while the other node is at work */
+    take_general_path(this);
+  else if (!waits)
     pod_connected(this, peer);
   else if (watch_add(&this->watch, this->fd, EPOLLIN, peer_ready))
     take_general_path(this);
@@ -549,7 +552,7 @@ static bool begin(struct call *call, int own, const struct connecting *about, en
   int fd = path == TO_POD ? take_spare(&about->target, about->family, &handshake) : -1;
   bool spare = fd >= 0;
   if (!spare) fd = socket(about->family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (!this || fd < 0 || !copy_options(own, fd, about->family)) {
+  if (!this || fd < 0 || (!spare && !copy_options(own, fd, about->family))) {
     if (fd >= 0) close(fd);
     free(this);
     return false;
@@ -557,6 +560,7 @@ static bool begin(struct call *call, int own, const struct connecting *about, en
   *this = *about;
   this->call = *call;
   this->fd = fd;
+  this->own = own;
   this->spare = spare;
   this->handshake = handshake;
   this->watch.fd = -1;
