@@ -89,6 +89,7 @@ class ActionRunner:
         ended = self.slurm.cancel(
             *action.jobs, ours=lambda text: claimed(text, self.spec.name) is not None, options=options
         )
+        self.memory.cancelled |= dict.fromkeys(action.jobs, time.monotonic())
         if left := set(action.jobs) - set(ended):
             log.warning("left alone, because Slurm does not say that it is ours: job %s", ", ".join(map(str, left)))
 

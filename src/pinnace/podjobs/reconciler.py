@@ -14,6 +14,7 @@ Nothing here is done twice if it is asked twice, and what is lost is found again
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,7 @@ class Memory:
         default_factory=dict
     )  # pod: when its last submission was over, whatever came of it
     submitted: dict[int, float] = field(default_factory=dict)  # job: when sbatch returned
+    cancelled: dict[int, float] = field(default_factory=dict)  # job: when Slurm was told to end it
     due: dict[str, float] = field(default_factory=dict)  # pod: not before
     resubmissions: Backoff[str] = field(default_factory=lambda: Backoff(RESUBMIT_DELAYS))  # by pod
     ended: dict[int, Ended] = field(default_factory=dict)  # what accounting said
@@ -119,6 +121,7 @@ class Memory:
         self.resubmissions.forget_others(pods)
         self.since = {what: when for what, when in self.since.items() if now - when < MEMORY_LIMIT}
         self.submitted = {job: when for job, when in self.submitted.items() if job in jobs or now - when < MEMORY_LIMIT}
+        self.cancelled = {job: when for job, when in self.cancelled.items() if job in jobs}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +238,7 @@ class _Pass:
             elif job in self.jobs and is_ours(pod) and not is_ready(self.world.nodes.get(name, NO_NODE)):
                 silent = pod["status"].get("phase") == "Pending" and self.memory.odd_for(f"joining {uid}", self.now)
                 if silent and silent > JOIN_LIMIT:
-                    yield Cancel(jobs=(job or 0,), why="its node did not come up", kill=True)
+                    yield from self._cancel(job or 0, why="its node did not come up", kill=True)
         elif not pod["metadata"].get("deletionTimestamp"):
             yield from self._waiting(uid, pod)
 
@@ -249,7 +252,7 @@ class _Pass:
             if is_to_be_removed(pod):
                 yield Remove(pod=pod)
         elif is_ours(pod) and job in self.jobs and self._idle_for(job) > LEAVE_LIMIT:
-            yield Cancel(jobs=(job,), why="its pod has ended")
+            yield from self._cancel(job, why="its pod has ended")
 
     def _idle_for(self, job: int) -> float:
         """For how long a job's node has been without pods that have not ended."""
@@ -289,7 +292,7 @@ class _Pass:
         # One that runs may have another pod by now: squeue is older than that, or our list of pods is. It ends itself.
         for double in doubles:
             if double.state.phase is Phase.WAITING:
-                yield Cancel(jobs=(double.id,), why=f"job {first.id} is for the same pod", only_pending=True)
+                yield from self._cancel(double.id, why=f"job {first.id} is for the same pod", only_pending=True)
         if pod["metadata"].get("annotations", {}).get(NUMBER) != str(first.id):
             yield Number(pod=pod, job=first.id)
         if first.state.phase is Phase.WAITING:
@@ -302,7 +305,7 @@ class _Pass:
                 self.memory.since[f"told {uid}"] = self.now
                 yield Tell(pod=pod, text=text)
         elif self.memory.odd_for(f"joining {uid}", self.now) > JOIN_LIMIT:
-            yield Cancel(jobs=(first.id,), why="its node did not come up", kill=True)
+            yield from self._cancel(first.id, why="its node did not come up", kill=True)
 
     def _lost(self, uid: str, pod: Object, job: int) -> Iterator[Action]:
         """A job that ended before it took its pod. Who cancels a job does not want the pod; the rest is tried again."""
@@ -327,10 +330,19 @@ class _Pass:
             for job in jobs:
                 waits = job.state.phase is Phase.WAITING
                 if waits or self._idle_for(job.id) > LEAVE_LIMIT:
-                    yield Cancel(jobs=(job.id,), why="its pod was deleted", only_pending=waits)
+                    yield from self._cancel(job.id, why="its pod was deleted", only_pending=waits)
+
+    def _cancel(self, job: int, *, why: str, kill: bool = False, only_pending: bool = False) -> Iterator[Action]:
+        """End a job, unless that was done since Slurm was asked for its queue."""
+        if self.memory.cancelled.get(job, -math.inf) < self.world.asked:
+            yield Cancel(jobs=(job,), why=why, kill=kill, only_pending=only_pending)
 
     def _superfluous(self) -> Iterator[Action]:
-        """Jobs that wait for nothing: their pods have found a place in other jobs. All are taken back in one call."""
+        """Jobs that wait for nothing: their pods have found a place in other jobs. All are taken back in one call,
+        and not more often than Slurm is asked for its queue.
+        """
+        if any(when >= self.world.asked for when in self.memory.cancelled.values()):
+            return
         taken = [
             job.id
             for uid, jobs in self.claims.items()

@@ -342,6 +342,25 @@ def test_jobs_whose_pods_run_elsewhere_are_taken_back_in_one_call() -> None:
     assert plan(world(*pods, jobs=[job(7, uid="uid-0"), *running]), Memory(), NOW, room=5) == []
 
 
+def test_jobs_are_not_cancelled_again_before_slurm_was_asked_again() -> None:
+    jobs = [job(7, JobState.PENDING), job(8, JobState.PENDING, uid="uid-two")]
+    told = Memory(cancelled={7: NOW})
+    again = [Cancel(jobs=(7,), why="its pod was deleted", only_pending=True)]
+    other = [Cancel(jobs=(8,), why="its pod was deleted", only_pending=True)]
+    assert plan(world(jobs=jobs, asked=NOW - 0.5), told, NOW, room=5) == other
+    assert plan(world(jobs=jobs, asked=NOW + 0.5), told, NOW + 1, room=5) == again + other
+    told.forget({}, {8}, NOW)
+    assert told.cancelled == {}
+
+
+def test_jobs_that_wait_for_nothing_are_taken_back_once_for_each_answer_of_slurm() -> None:
+    pods = [pod("0", job=8, node="job-7", phase="Running")]
+    jobs = [job(7, uid="uid-0"), job(8, JobState.PENDING, uid="uid-0")]
+    told = Memory(cancelled={6: NOW})
+    assert plan(world(*pods, jobs=jobs, asked=NOW - 0.5), told, NOW, room=5) == []
+    assert plan(world(*pods, jobs=jobs, asked=NOW + 0.5), told, NOW + 1, room=5) != []
+
+
 def test_a_pod_that_slurm_ended_says_so() -> None:
     body = pod(job=7, node="job-7", phase="Failed", annotations={pod_status.EVICTED: "true"})
     body["status"]["reason"] = "DeadlineExceeded"
