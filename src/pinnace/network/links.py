@@ -66,10 +66,12 @@ class Link:
 
     def send(self, frame: memoryview) -> None:
         """Send a frame, or drop it if the socket is full; queue it if there is no connection yet."""
+        used = self._socket
         while not self._sent(frame):
-            self.close()
+            self._close(used)  # not one that was made in the meantime
             if not self._enqueue(frame):
                 return
+            used = self._socket
 
     def _sent(self, frame: memoryview) -> bool:
         try:
@@ -125,16 +127,18 @@ class Link:
 
     def _dial(self) -> None:
         """Connect and send the queue; after DIAL_TIMEOUT, give up."""
-        deadline, attempt = time.monotonic() + DIAL_TIMEOUT, 0
+        deadline, attempt, connected = time.monotonic() + DIAL_TIMEOUT, 0, False
         try:
             while time.monotonic() < deadline and (address := self._lookup.find(self.peer)):
                 with contextlib.suppress(OSError, HandshakeError):
                     self._start_sending(self._connect(address))
+                    connected = True
                     return
                 time.sleep(DIAL_BACKOFF[min(attempt, len(DIAL_BACKOFF) - 1)])
                 attempt += 1
         finally:
-            self.give_up()
+            if not connected:
+                self.give_up()
 
     def _start_sending(self, sock: socket.socket) -> None:
         """Send the queue and use this connection from now on. OSError if the peer is gone before it has read all."""
@@ -148,6 +152,7 @@ class Link:
                 self._tun_queue.connect(self.peer, sock)
                 self._socket = sock
                 threading.Thread(target=self._receive, args=(sock,), daemon=True, name=f"receive-{self.peer}").start()
+                self._state = LinkState.IDLE
             except (OSError, RuntimeError) as error:  # "can't start new thread" is a RuntimeError
                 self._socket = None
                 self._tun_queue.disconnect(self.peer, sock)

@@ -324,25 +324,21 @@ class _Pass:
             yield from self._submit(uid, pod)
 
     def _orphans(self) -> Iterator[Action]:
+        """Jobs whose pods were deleted. Those that run have a moment to end by themselves."""
+        waiting, left = [], []
         for uid, jobs in self.claims.items():
             if uid in self.world.pods or uid in self.memory.submitting or uid.startswith(ELASTIC):
                 continue
             for job in jobs:
-                waits = job.state.phase is Phase.WAITING
-                if waits or self._idle_for(job.id) > LEAVE_LIMIT:
-                    yield from self._cancel(job.id, why="its pod was deleted", only_pending=waits)
-
-    def _cancel(self, job: int, *, why: str, kill: bool = False, only_pending: bool = False) -> Iterator[Action]:
-        """End a job, unless that was done since Slurm was asked for its queue."""
-        if self.memory.cancelled.get(job, -math.inf) < self.world.asked:
-            yield Cancel(jobs=(job,), why=why, kill=kill, only_pending=only_pending)
+                if job.state.phase is Phase.WAITING:
+                    waiting.append(job.id)
+                elif self._idle_for(job.id) > LEAVE_LIMIT:
+                    left.append(job.id)
+        yield from self._cancel_together(waiting, why="its pod was deleted", only_pending=True)
+        yield from self._cancel_together(left, why="its pod was deleted")
 
     def _superfluous(self) -> Iterator[Action]:
-        """Jobs that wait for nothing: their pods have found a place in other jobs. All are taken back in one call,
-        and not more often than Slurm is asked for its queue.
-        """
-        if any(when >= self.world.asked for when in self.memory.cancelled.values()):
-            return
+        """Jobs that wait for nothing: their pods have found a place in other jobs."""
         taken = [
             job.id
             for uid, jobs in self.claims.items()
@@ -350,9 +346,17 @@ class _Pass:
             if job.state.phase is Phase.WAITING
             and self.world.pods.get(uid, NO_POD)["spec"].get("nodeName", f"job-{job.id}") != f"job-{job.id}"
         ]
-        if taken:
-            why = "other jobs had room for their pods"
-            yield Cancel(jobs=tuple(sorted(taken)), why=why, only_pending=True)
+        yield from self._cancel_together(taken, why="another job had room for its pod", only_pending=True)
+
+    def _cancel(self, job: int, *, why: str, kill: bool = False, only_pending: bool = False) -> Iterator[Action]:
+        """End a job, unless that was done since Slurm was asked for its queue."""
+        if self.memory.cancelled.get(job, -math.inf) < self.world.asked:
+            yield Cancel(jobs=(job,), why=why, kill=kill, only_pending=only_pending)
+
+    def _cancel_together(self, jobs: list[int], *, why: str, only_pending: bool = False) -> Iterator[Action]:
+        """End jobs in one call, and no more often than Slurm is asked for its queue: there may be thousands."""
+        if jobs and not any(when >= self.world.asked for when in self.memory.cancelled.values()):
+            yield Cancel(jobs=tuple(sorted(jobs)), why=why, only_pending=only_pending)
 
     def _nodes(self) -> Iterator[Action]:
         held = {pod["spec"].get("nodeName") for pod in self.world.pods.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -53,6 +54,16 @@ class Peer:
     def tun(self) -> IO[bytes]:
         assert self.process.stdout
         return self.process.stdout
+
+    def read(self, size: int) -> bytes:
+        """So many bytes that have come out of the device, or what there is after LIMIT."""
+        received, deadline = b"", time.monotonic() + LIMIT
+        while len(received) < size and select.select([self.tun], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(self.tun.fileno(), size - len(received))
+            if not part:
+                break
+            received += part
+        return received
 
     def kill(self) -> None:
         self.process.kill()
@@ -131,7 +142,34 @@ def test_frames_arrive_in_order_from_the_first_one_on(peer: Peer, loop: PacketLo
     link = Link(loop.queues[0], 0, 1, SECRET, Lookup(lambda _: peer.address), loop=loop)
     for number in range(100):
         link.send(frame(f"frame {number:4}".encode()))
-    assert peer.tun.read(1000) == b"".join(f"frame {number:4}".encode() for number in range(100))
+    assert peer.read(1000) == b"".join(f"frame {number:4}".encode() for number in range(100))
+
+
+def test_a_connection_that_is_made_while_a_frame_finds_none_is_kept(
+    peer: Peer, loop: PacketLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = loop.queues[0]
+    link = Link(queue, 0, 1, SECRET, Lookup(lambda _: peer.address), loop=loop)
+    send, connect, connections = queue.send, Link._connect, []
+
+    def count(self: Link, address: tuple[str, int]) -> socket.socket:
+        connections.append(address)
+        return connect(self, address)
+
+    def find_none(to: int, data: memoryview) -> None:
+        try:
+            send(to, data)
+        except OSError:
+            if link.is_used:
+                time.sleep(0.5)  # it is connected when we look again
+            raise
+
+    monkeypatch.setattr(Link, "_connect", count)
+    monkeypatch.setattr(queue, "send", find_none)
+    for number in range(3):
+        link.send(frame(f"frame {number}".encode()))
+    assert peer.read(21) == b"frame 0frame 1frame 2"
+    assert len(connections) == 1
 
 
 def test_a_peer_that_is_late_gets_what_has_waited(loop: PacketLoop) -> None:
@@ -141,7 +179,7 @@ def test_a_peer_that_is_late_gets_what_has_waited(loop: PacketLoop) -> None:
     time.sleep(0.2)
     peer = start_peer()
     addresses[1] = peer.address
-    assert peer.tun.read(5) == b"early"
+    assert peer.read(5) == b"early"
     peer.kill()
 
 
@@ -158,9 +196,10 @@ def test_large_frames_arrive_whole(peer: Peer, loop: PacketLoop) -> None:
 
     sender = threading.Thread(target=send)
     sender.start()
-    received = peer.tun.read(100 * len(payload))
+    received = peer.read(100 * len(payload))
+    assert len(received) == 100 * len(payload)
     assert all(received[n : n + len(payload)] == payload for n in range(0, len(received), len(payload)))
-    draining = threading.Thread(target=peer.tun.read, args=(100 * len(payload),))
+    draining = threading.Thread(target=peer.read, args=(100 * len(payload),))
     draining.start()
     sender.join(LIMIT)
     draining.join(LIMIT)
@@ -314,6 +353,6 @@ def test_packets_from_the_device_go_by_their_destination(peer: Peer, kind: str) 
     )
     for packet in (ipv6, to_outside[:29], to_outside, to_peer):
         device.send(packet)
-    assert peer.tun.read(len(to_peer)) == to_peer
+    assert peer.read(len(to_peer)) == to_peer
     assert others == [to_outside]
     device.detach()

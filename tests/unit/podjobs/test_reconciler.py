@@ -337,28 +337,31 @@ def test_jobs_whose_pods_run_elsewhere_are_taken_back_in_one_call() -> None:
     pods = [pod(f"{n}", job=8 + n, node="job-7", phase="Running") for n in range(2)]
     waiting = [job(8 + n, JobState.PENDING, uid=f"uid-{n}") for n in range(2)]
     found = plan(world(*pods, jobs=[job(7, uid="uid-0"), *waiting]), Memory(), NOW, room=5)
-    assert found == [Cancel(jobs=(8, 9), why="other jobs had room for their pods", only_pending=True)]
+    assert found == [Cancel(jobs=(8, 9), why="another job had room for its pod", only_pending=True)]
     running = [job(8, uid="uid-0"), job(9, uid="uid-1")]  # they find it out themselves
     assert plan(world(*pods, jobs=[job(7, uid="uid-0"), *running]), Memory(), NOW, room=5) == []
 
 
-def test_jobs_are_not_cancelled_again_before_slurm_was_asked_again() -> None:
-    jobs = [job(7, JobState.PENDING), job(8, JobState.PENDING, uid="uid-two")]
-    told = Memory(cancelled={7: NOW})
-    again = [Cancel(jobs=(7,), why="its pod was deleted", only_pending=True)]
-    other = [Cancel(jobs=(8,), why="its pod was deleted", only_pending=True)]
-    assert plan(world(jobs=jobs, asked=NOW - 0.5), told, NOW, room=5) == other
-    assert plan(world(jobs=jobs, asked=NOW + 0.5), told, NOW + 1, room=5) == again + other
-    told.forget({}, {8}, NOW)
+def test_a_job_is_not_cancelled_again_before_slurm_was_asked_again() -> None:
+    jobs = [job(7, JobState.PENDING), job(8, JobState.PENDING)]
+    told = Memory(cancelled={8: NOW})
+    double = Cancel(jobs=(8,), why="job 7 is for the same pod", only_pending=True)
+    assert double not in plan(world(pod(job=7), jobs=jobs, asked=NOW - 0.5), told, NOW, room=5)
+    assert double in plan(world(pod(job=7), jobs=jobs, asked=NOW + 0.5), told, NOW + 1, room=5)
+    told.forget({}, {7}, NOW)
     assert told.cancelled == {}
 
 
-def test_jobs_that_wait_for_nothing_are_taken_back_once_for_each_answer_of_slurm() -> None:
-    pods = [pod("0", job=8, node="job-7", phase="Running")]
-    jobs = [job(7, uid="uid-0"), job(8, JobState.PENDING, uid="uid-0")]
+def test_jobs_that_wait_for_nothing_are_cancelled_together_once_for_each_answer_of_slurm() -> None:
+    elsewhere = pod("0", job=8, node="job-7", phase="Running")
+    orphans = [job(9 + n, JobState.PENDING, uid=f"uid-gone-{n}") for n in range(3)]
+    jobs = [job(7, uid="uid-0"), job(8, JobState.PENDING, uid="uid-0"), *orphans]
     told = Memory(cancelled={6: NOW})
-    assert plan(world(*pods, jobs=jobs, asked=NOW - 0.5), told, NOW, room=5) == []
-    assert plan(world(*pods, jobs=jobs, asked=NOW + 0.5), told, NOW + 1, room=5) != []
+    assert plan(world(elsewhere, jobs=jobs, asked=NOW - 0.5), told, NOW, room=5) == []
+    assert plan(world(elsewhere, jobs=jobs, asked=NOW + 0.5), told, NOW + 1, room=5) == [
+        Cancel(jobs=(9, 10, 11), why="its pod was deleted", only_pending=True),
+        Cancel(jobs=(8,), why="another job had room for its pod", only_pending=True),
+    ]
 
 
 def test_a_pod_that_slurm_ended_says_so() -> None:
