@@ -495,7 +495,7 @@ def test_a_thousand_connections_at_once(programs: Namespace) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("count", [3000, pytest.param(10_000, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("count", [10_000])
 def test_thousands_of_short_connections(programs: Namespace, count: int) -> None:
     before = used_ports(programs)
     said = json.loads(load(programs, "short", programs.address("programs-native"), "8004", str(count)))
