@@ -262,15 +262,31 @@ GRPC = LayerRecipe(
 )
 
 LINES = (SOURCES / "lines.c").read_text()
+# It is compiled at every start, which takes a second.
+LINES_JAVA = """\
+#!/bin/sh
+exec /usr/lib/jvm/java-17-openjdk-*/bin/java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \\
+  --class-path '/usr/share/java/*' /usr/local/lib/lines/Lines.java "$@"
+"""
 # Programs that use sockets, each in its own way.
 SOCKETS = LayerRecipe(
-    packages=("busybox-static", "nginx", "postgresql-15", "redis-server"),
-    # Scripts around the servers, and the JIT compiler of one.
-    exclude=(
-        "adduser", "debconf", "iproute2", "libllvm14", "locales", "lsb-base", "perl",
-        "postgresql-client-common", "postgresql-common", "ssl-cert", "ucf",
+    packages=(
+        "busybox-static", "libnetty-java", "nginx", "nodejs", "openjdk-17-jre-headless", "postgresql-15",
+        "redis-server",
     ),
-    entries=(file("usr/share/nginx/html/index.html", PAGE),),
+    # Scripts around the servers, the JIT compiler of one, and what Java has sound, fonts, printers and smart cards by.
+    exclude=(
+        "adduser", "ca-certificates-java", "debconf", "iproute2", "java-common", "libasound2", "libcups2",
+        "libfontconfig1", "libfreetype6", "libharfbuzz0b", "libjpeg62-turbo", "liblcms2-2", "libllvm14", "libnss3",
+        "libpcsclite1", "locales", "lsb-base", "perl", "postgresql-client-common", "postgresql-common", "ssl-cert",
+        "ucf", "util-linux",
+    ),
+    entries=(
+        file("usr/share/nginx/html/index.html", PAGE),
+        file("usr/local/lib/lines/Lines.java", (SOURCES / "Lines.java").read_text()),
+        file("usr/local/bin/lines-java", LINES_JAVA, mode=0o755),
+        file("usr/local/bin/lines-node", f"#!/usr/bin/node\n{(SOURCES / 'lines.js').read_text()}", mode=0o755),
+    ),
     programs=(
         Program(path="usr/local/bin/lines-glibc", source=LINES, flags=("-O2",)),
         Program(path="usr/local/bin/lines-musl", source=LINES, flags=("-O2",), compiler="musl-gcc"),
