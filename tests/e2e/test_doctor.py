@@ -73,7 +73,7 @@ def test_a_site_that_has_all_is_told_so_for_every_host(bob: User) -> None:
         "home",
         "user namespaces",
         "subordinate ids",
-        "tools",
+        "nft",
         "/dev/net/tun",
         "scratch",
         "addresses",

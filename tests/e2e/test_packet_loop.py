@@ -22,14 +22,14 @@ RANGES = choose([])
 
 # A node: its TUN device in the namespace where the process begins, its links in that of the hosts.
 NODE = """
-import ctypes, os, socket, subprocess, sys
-from pinnace.network import router
+import ctypes, os, socket, sys
+from pinnace.network import router, rtnetlink
 from pinnace.network.addresses import choose
-from pinnace.network.fabric import ip_batch
+from pinnace.network.fabric import interfaces
 from pinnace.network.tun import open_tun
 index, hosts, queues = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 tuns = open_tun(queues=queues)
-subprocess.run(["ip", "-batch", "-"], input=ip_batch(choose([]), index), text=True, check=True)
+rtnetlink.apply(interfaces(choose([]), index))
 assert ctypes.CDLL(None).setns(os.open(hosts, os.O_RDONLY), 0) == 0
 listener = socket.create_server(("127.0.0.1", 7000 + index))
 loop = router.packet_loop(tuns, choose([]), lambda text: print(text, flush=True))

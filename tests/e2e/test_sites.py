@@ -1,6 +1,7 @@
 """A site as administrators make it: an account is demanded, limits are low, a maintenance is ahead, nothing is kept.
 
-Nothing in /tmp can be executed, nft is where nobody looks, and hosts remember for minutes what homes had in them.
+Nothing in /tmp can be executed, nft is where nobody looks, there is no ip, and hosts remember for minutes what
+homes had in them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def test_the_site_is_as_closed_as_it_says(alice: User) -> None:
     assert "No locks available" in alice.run("flock", "late", "true", code=None, on="n1").stderr
     assert "Permission denied" in alice.bed.run(["ls", "/home/alice"], user="root", on="n1", check=False).stderr
     alice.run("sh", "-c", "cp /bin/true /tmp; /tmp/true; code=$?; rm /tmp/true; exit $code", code=126, on="n1")
-    alice.run("test", "-x", "/usr/sbin/nft", code=1, on="n1")
+    for program in ("nft", "ip"):
+        alice.run("test", "-x", f"/usr/sbin/{program}", code=1, on="n1")
 
 
 def test_what_the_sites_plugin_says_is_said(alice: User, example: str) -> None:
@@ -101,8 +103,8 @@ def test_a_host_without_nft_is_named(alice: User, example: str) -> None:
         result = alice.pinnace(*RUN, "-w", "n1,n2", example, code=1)
     finally:
         alice.bed.run(["chmod", "755", NFT], user="root", on="n2")
-    assert "n2 cannot be a node: tools: this host has no nft" in result.stderr
-    assert "or have them in the PATH of your jobs" in result.stderr
+    assert "n2 cannot be a node: nft: this host has none" in result.stderr
+    assert "or have it in the PATH of your jobs" in result.stderr
     assert_nothing_left(alice)
 
 

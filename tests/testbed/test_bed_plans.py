@@ -121,6 +121,7 @@ def test_sites_differ_in_their_mounts() -> None:
         "mount --bind /var/lib/testbed/hosts/n1/tmp /tmp"
     )
     assert closed.index("cp /usr/sbin/nft /usr/local/sbin/nft") < closed.index("mount --bind /dev/null /usr/sbin/nft")
+    assert "mount --bind /dev/null /usr/sbin/ip" in closed
 
 
 def test_links_are_made_between_namespaces() -> None:

@@ -24,7 +24,7 @@ FATAL = "clusters do not run"
 NEEDS = {
     "user namespaces": ("a node is a set of namespaces", FATAL),
     "subordinate ids": ("containers with several users", "all containers run as the user"),
-    "tools": ("`ip` and `nft`: the network inside a node", FATAL),
+    "nft": ("`nft`: the network inside a node", FATAL),
     "/dev/net/tun": ("the network between nodes", FATAL),
     "scratch": ("containers and images, on a disk of the host", FATAL),
     "home": ("clusters, components and images, the same on all hosts", "clusters of several nodes do not run"),

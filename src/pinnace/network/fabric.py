@@ -1,13 +1,19 @@
-"""The inside of the fabric on one node: interfaces, routes and nftables, as text for ``ip`` and ``nft``."""
+"""The inside of the fabric on one node, as data: sysctls, interfaces and routes, and text for ``nft``."""
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
+from pinnace.network.rtnetlink import Address, LinkUp, Route
 from pinnace.network.tun import MTU, NAME
 
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
+    from pinnace.network.rtnetlink import Change
+
+EVERYWHERE = IPv4Network("0.0.0.0/0")
+QUEUE_LENGTH = 2000  # packets that wait in the TUN device
 
 
 def sysctls(last_group: int) -> dict[str, str]:
@@ -21,24 +27,21 @@ def sysctls(last_group: int) -> dict[str, str]:
     }
 
 
-def ip_batch(ranges: Ranges, index: int) -> str:
-    """For ``ip -batch``: the TUN device with this node's address, and the default route through it.
+def interfaces(ranges: Ranges, index: int) -> list[Change]:
+    """The TUN device with this node's address, and the default route through it.
 
     Addresses of the node's own pods have routes of their own, which come and go with the pods.
     """
     address = ranges.node(index)
-    return "\n".join(
-        [
-            "link set lo up",
-            f"addr add {address}/32 dev {NAME}",
-            f"link set {NAME} mtu {MTU} txqueuelen 2000 up",
-            f"route add {ranges.nodes} dev {NAME} src {address}",
-            f"route add {ranges.pods} dev {NAME} src {address}",
-            f"route add unreachable {ranges.pods_of(index)}",
-            f"route add default dev {NAME} src {address}",
-            "",
-        ]
-    )
+    return [
+        LinkUp(device="lo"),
+        Address(device=NAME, address=address),
+        LinkUp(device=NAME, mtu=MTU, queue_length=QUEUE_LENGTH),
+        Route(destination=ranges.nodes, device=NAME, source=address),
+        Route(destination=ranges.pods, device=NAME, source=address),
+        Route(destination=ranges.pods_of(index)),
+        Route(destination=EVERYWHERE, device=NAME, source=address),
+    ]
 
 
 def nft_rules(ranges: Ranges, index: int, proxy_port: int) -> str:

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.network.fabric import ip_batch, nft_rules, sysctls
+from pinnace.network import rtnetlink
+from pinnace.network.fabric import interfaces, nft_rules, sysctls
 from pinnace.network.splice import BACKLOG
 from pinnace.network.tun import open_tun, queue_count
 
@@ -20,7 +21,7 @@ ADMINISTRATORS_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin"
 
 
 def add_sbin_to_path() -> None:
-    """Add the directories of `ip` and `nft` to PATH; they are often missing in that of users."""
+    """Add the directories of `nft` to PATH; they are often missing in that of users."""
     path = os.environ.get("PATH", "/usr/bin:/bin").split(":")
     os.environ["PATH"] = ":".join([*path, *(place for place in ADMINISTRATORS_PATH if place not in path)])
 
@@ -32,19 +33,20 @@ def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[list[int]
     node; all groups may use ICMP echo sockets.
     """
     tuns = open_tun(queues=queue_count())
-    _run_with_input(["ip", "-batch", "-"], ip_batch(ranges, index))
+    rtnetlink.apply(interfaces(ranges, index))
     for name, value in sysctls(last_group).items():
         with contextlib.suppress(FileNotFoundError):
             Path("/proc/sys", name).write_text(value)
     egress_listener = socket.create_server(("0.0.0.0", 0), backlog=BACKLOG)  # noqa: S104 - of the fabric's own namespace
-    _run_with_input(["nft", "-f", "-"], nft_rules(ranges, index, egress_listener.getsockname()[1]))
+    _load_rules(nft_rules(ranges, index, egress_listener.getsockname()[1]))
     return tuns, egress_listener
 
 
-def _run_with_input(argv: list[str], text: str) -> None:
+def _load_rules(text: str) -> None:
+    argv = ["nft", "-f", "-"]
     try:
         result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
     except FileNotFoundError:
-        raise RuntimeError(f"there is no {argv[0]} on this host") from None
+        raise RuntimeError("there is no nft on this host") from None
     if result.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {result.stderr.strip()}")

@@ -10,13 +10,13 @@ import socket
 import struct
 from pathlib import Path
 
+from pinnace.network.rtnetlink import NLM_F_REQUEST, NLMSGHDR
+
 Address = tuple[str, int]
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
-NLM_F_REQUEST = 1
 NLMSG_ERROR = 2
-NLMSGHDR = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 REQUEST = struct.Struct("=BBBBI")  # of inet_diag_req_v2: family, protocol, extensions, padding, states
 ALL_STATES = 0xFFFFFFFF
 NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, whichever socket has the addresses

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from pinnace.spec import DeviceOffer
 
-TOOLS = {"ip": "iproute2", "nft": "nftables"}  # and Debian's packages of them
 MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 MIN_SCRATCH_FREE = 256 << 20  # bytes on a host: a node without any image
 AMPLE_FREE = 5 << 30  # bytes; with less, images of an ordinary size may not fit
@@ -88,7 +87,7 @@ def failed(name: str, text: str, hint: str) -> Check:
 def host_checks(base: Path) -> Iterator[Check]:
     """All that a node needs of this host. The trial comes last, and only if it has a chance."""
     add_sbin_to_path()
-    needed = [user_namespaces(), subordinate_ids(), tools(), tun(), scratch_space(base), watches()]
+    needed = [user_namespaces(), subordinate_ids(), nft(), tun(), scratch_space(base), watches()]
     yield from needed
     yield addresses()
     yield native_sockets()
@@ -128,13 +127,12 @@ def subordinate_ids() -> Check:
     return ok(name, f"{count} in {ids.SUBUID} and {ids.SUBGID}")
 
 
-def tools() -> Check:
-    missing = [tool for tool in TOOLS if not shutil.which(tool)]
-    if missing:
-        packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
-        hint = f"{ADMINISTRATORS} for them (Debian's packages: {packages}), or have them in the PATH of your jobs."
-        return failed("tools", f"this host has no {' and no '.join(missing)}", hint)
-    return ok("tools", ", ".join(TOOLS))
+def nft() -> Check:
+    found = shutil.which("nft")
+    if not found:
+        hint = f"{ADMINISTRATORS} for it (Debian's package: nftables), or have it in the PATH of your jobs."
+        return failed("nft", "this host has none", hint)
+    return ok("nft", found)
 
 
 def tun() -> Check:

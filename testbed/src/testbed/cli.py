@@ -69,7 +69,7 @@ def cli(*, debug: bool) -> None:
 @click.option("--no-accounting", is_flag=True, help="No slurmdbd: sacct knows nothing.")
 @click.option("--private-tmp", is_flag=True, help="Give every job a /tmp of its own (job_container/tmpfs).")
 @click.option("--noexec-tmp", is_flag=True, help="Mount /tmp of all hosts noexec.")
-@click.option("--no-nft", is_flag=True, help="Have nft in /usr/local/sbin alone.")
+@click.option("--no-nft", is_flag=True, help="Have nft in /usr/local/sbin alone, and no ip.")
 @click.option(
     "--stale-home", is_flag=True, help="Have hosts cache names and attributes of homes, up to a minute; no file locks."
 )

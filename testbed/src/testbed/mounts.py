@@ -45,7 +45,7 @@ __all__ = ["Step", "host_mounts"]
 HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
 MACHINE = "/mnt"  # where a host that has another root sees the machine's, while its mounts are made
 ADMINISTRATORS_PROGRAMS = "/usr/local/sbin"
-NFT = "/usr/sbin/nft"
+NFT, IP = "/usr/sbin/nft", "/usr/sbin/ip"
 UVM_MAJOR, FPGA_MAJOR, INFINIBAND_MAJOR = 241, 242, 243  # as that of GPUs, see testbed.driver
 
 
@@ -320,12 +320,13 @@ def overlay(target: str, *, lower: str, own: Path) -> Filesystem:
 
 
 def nft_of_administrators(own: Path) -> tuple[Step, ...]:
-    """nft where packages do not put it; what is in its usual place cannot be executed."""
+    """nft where packages do not put it, and no ip: what is in the usual places cannot be executed."""
     copy = f"{ADMINISTRATORS_PROGRAMS}/nft"
     return (
         overlay(ADMINISTRATORS_PROGRAMS, lower=ADMINISTRATORS_PROGRAMS, own=own),
         Copy(source=NFT, target=copy),
         Bind(source="/dev/null", target=NFT),
+        Bind(source="/dev/null", target=IP),
     )
 
 

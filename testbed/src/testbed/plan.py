@@ -139,7 +139,7 @@ class Plan:
     accounting: bool = True
     private_tmp: bool = False  # every job has a /tmp of its own
     noexec_tmp: bool = False  # nothing in /tmp can be executed
-    no_nft: bool = False  # nft is in /usr/local/sbin alone, where nobody but administrators looks
+    no_nft: bool = False  # nft is in /usr/local/sbin alone, where nobody but administrators looks; there is no ip
     stale_home: bool = False  # hosts cache what they know of homes (see ``stale_home``)
     name_life: int = 60  # seconds for which they believe a name there, also one that was not: acdirmax of nfs(5)
     job_submit: bool = False  # a plugin of the site's demands an account, and changes what was asked for

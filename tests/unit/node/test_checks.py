@@ -57,12 +57,11 @@ def test_scratch_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert checks.scratch_space(Path("/proc")).state is CheckState.FAILED
 
 
-def test_missing_tools_come_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nft_comes_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    check = checks.tools()
-    assert check.state is CheckState.FAILED
-    assert check.text == "this host has no ip and no nft"
-    assert "iproute2 nftables" in check.hint
+    check = checks.nft()
+    assert (check.state, check.text) == (CheckState.FAILED, "this host has none")
+    assert "nftables" in check.hint
 
 
 def test_file_watches_that_are_taken_are_named() -> None:
