@@ -46,7 +46,7 @@ class User:
     def uids(self) -> set[int]:
         """The user's own, and those of /etc/subuid."""
         lines = (self.bed.directories.etc / "subuid").read_text().splitlines()
-        ranges = [line.split(":")[1:] for line in lines if line.startswith(f"{self.name}:")]
+        ranges = [line.split(":")[1:] for line in lines if line.split(":")[0] in {self.name, str(self.uid)}]
         return {self.uid, *(uid for begin, count in ranges for uid in range(int(begin), int(begin) + int(count)))}
 
     def run(

@@ -58,7 +58,7 @@ def test_subordinate_ids_are_disjoint_and_only_for_some() -> None:
     ranges = {
         name: range(int(start), int(start) + int(count)) for name, start, count in map(split, lines(etcfiles.subids()))
     }
-    assert set(ranges) == {"alice", "bob"}
+    assert set(ranges) == {"alice", "bob", str(USERS[-1].uid)}
     assert not set(ranges["alice"]) & set(ranges["bob"])
 
 
@@ -70,6 +70,12 @@ def test_the_machines_users_stay_but_for_those_that_clash() -> None:
     assert users["slurm"][2] == "64030"
     assert "ci" not in users, "alice has this uid"
     assert users["alice"][5] == "/home/alice"
+
+
+def test_a_directory_service_knows_who_is_not_in_passwd() -> None:
+    assert "erin.doe" not in etcfiles.passwd("")
+    assert etcfiles.by_nss() == f"erin.doe:x:{USERS[-1].uid}:{USERS[-1].uid}::/home/erin.doe:/bin/tcsh\n"
+    assert etcfiles.nsswitch("# a\npasswd: files\ngroup: files\n") == "# a\npasswd: files extrausers\ngroup: files\n"
 
 
 def test_a_group_keeps_its_members() -> None:
@@ -147,7 +153,7 @@ def test_gpus_are_in_the_nodes_the_partition_and_gres_conf() -> None:
 
 def test_associations_are_for_the_users_that_have_an_account() -> None:
     users = {command[5] for command in accounting.associations() if command[4] == "user"}
-    assert users == {user.name for user in USERS if user.account} == {"alice", "bob", "carol"}
+    assert users == {user.name for user in USERS if user.account} == {"alice", "bob", "carol", "erin.doe"}
 
 
 def test_the_cache_of_the_database_depends_on_the_versions() -> None:

@@ -96,7 +96,7 @@ def test_one_starts_at_home_or_where_one_asked(bed: Bed) -> None:
     assert bed.run(["pwd"], cwd="/no/such", check=False).returncode == 1
 
 
-@pytest.mark.parametrize("user", ["alice", "bob", "carol", "dave", "root"])
+@pytest.mark.parametrize("user", ["alice", "bob", "carol", "dave", "erin.doe", "root"])
 def test_ids_are_the_users(bed: Bed, user: str) -> None:
     uid = {"root": 0, **{known.name: known.uid for known in USERS}}[user]
     assert bed.run(["id", "-u"], user=user).stdout == f"{uid}\n"

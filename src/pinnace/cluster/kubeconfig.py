@@ -77,9 +77,11 @@ def has_context(cluster: str) -> bool:
 def _edit(change: Callable[[dict[str, Any]], None]) -> None:
     """Read, change and replace the file at once; it holds secrets, so it is for its owner alone.
 
-    Where it is a symbolic link, the file behind it is meant, as it is by kubectl.
+    Where it is a symbolic link, the file behind it is meant, as it is by kubectl, and both are locked. A link further
+    up, as homes of some sites are, does not make two files of one.
     """
     path = user_kubeconfig().absolute()
+    path = Path(os.path.realpath(path.parent)) / path.name
     real = Path(os.path.realpath(path))
     for place in (path, real):
         ownership.make_directories(place.parent)

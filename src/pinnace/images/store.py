@@ -74,7 +74,8 @@ class ImageStore:
                         self._stage(image, staging)
                 for file in staging.iterdir():
                     target = self.blob(f"sha256:{file.name}")
-                    target.parent.mkdir(parents=True, exist_ok=True)
+                    ownership.make_directories(target.parent)
+                    file.chmod(file.stat().st_mode & ~0o022)
                     file.rename(target)
                 return [self._publish(image) for image in images]
             finally:
@@ -114,7 +115,7 @@ class ImageStore:
         for digest in image.manifests:
             _link(repository / "_manifests/revisions" / digest.replace(":", "/"), digest)
         hosts = self.hosts / image.name.registry
-        hosts.mkdir(exist_ok=True)
+        ownership.make_directories(hosts)
         _write(hosts / "hosts.toml", hosts_toml(image.name.registry))
         tag = tags.tag(self.root, image.name)
         _link(tag / "index" / image.digest.replace(":", "/"), image.digest)
@@ -199,7 +200,7 @@ class ImageStore:
     @contextlib.contextmanager
     def _lock(self, kind: int) -> Iterator[bool]:
         """Loads share the lock, removal has it alone. Gives whether it is held: some file systems have no locks."""
-        with (self.root / ".lock").open("ab") as file:
+        with open(self.root / ".lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             try:
                 fcntl.flock(file, kind)
                 held = True
@@ -227,7 +228,7 @@ def _copy(blob: Blob, target: Path, name: Reference) -> None:
 
 
 def _link(directory: Path, digest: str) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+    ownership.make_directories(directory)
     _write(directory / "link", digest)
 
 

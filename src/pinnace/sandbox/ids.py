@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import shutil
+import subprocess
 
 SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
+GETSUBIDS = {SUBUID: ["getsubids"], SUBGID: ["getsubids", "-g"]}
+GETSUBIDS_LIMIT = 10.0  # seconds; it may ask a server
 MAX_IDS = 65536  # that we map of a subordinate range
 
 
@@ -22,13 +26,31 @@ def subordinate_ids(file: str, user: str, uid: int) -> tuple[int, int] | None:
     return None
 
 
+def parse_getsubids(text: str) -> tuple[int, int] | None:
+    """The first range of what getsubids(1) prints: ``0: alice 100000 65536``."""
+    found = re.search(r"^0: \S+ (\d+) (\d+)$", text, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def ids_of_directory_service(file: str, user: str) -> tuple[int, int] | None:
+    """The first range that the site's directory service has in place of a file (``subid`` in nsswitch.conf)."""
+    argv = [*GETSUBIDS[file], user]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=GETSUBIDS_LIMIT)
+        return parse_getsubids(result.stdout)
+    return None
+
+
 def subordinate_ranges() -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The ranges of users and groups that the site gives this user; None if there is only the user's own ID."""
     uid = os.getuid()
-    user = pwd.getpwuid(uid).pw_name
-    uids, gids = subordinate_ids(SUBUID, user, uid), subordinate_ids(SUBGID, user, uid)
-    tools = shutil.which("newuidmap") and shutil.which("newgidmap")
-    return (uids, gids) if uids and gids and tools else None
+    user = str(uid)
+    with contextlib.suppress(KeyError):  # a user whom this host does not know by name
+        user = pwd.getpwuid(uid).pw_name
+    if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
+        return None
+    uids, gids = (subordinate_ids(file, user, uid) or ids_of_directory_service(file, user) for file in (SUBUID, SUBGID))
+    return (uids, gids) if uids and gids else None
 
 
 def last_id(id_map: str) -> int:

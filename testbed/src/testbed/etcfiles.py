@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from testbed.plan import GROUPS, SYSTEM_USERS, USERS, Plan
+from testbed.plan import GROUPS, SYSTEM_USERS, USERS, Plan, User
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["group", "hosts", "passwd", "profile", "resolv_conf", "shadow", "subids"]
+__all__ = ["by_nss", "group", "hosts", "nsswitch", "passwd", "profile", "resolv_conf", "shadow", "subids"]
 
 SUBIDS_PER_USER = 65_536
 
@@ -25,10 +25,25 @@ def merge(text: str, ids: dict[str, int], lines: Iterable[str]) -> str:
     return "\n".join([*kept, *lines]) + "\n"
 
 
+def passwd_line(user: User) -> str:
+    return f"{user.name}:x:{user.uid}:{user.uid}::{user.home}:{user.shell}"
+
+
 def passwd(machine: str) -> str:
     users = (*SYSTEM_USERS, *USERS)
     ids = {user.name: user.uid for user in users}
-    return merge(machine, ids, (f"{u.name}:x:{u.uid}:{u.uid}::{u.home}:{u.shell}" for u in users))
+    return merge(machine, ids, (passwd_line(user) for user in users if not user.by_nss))
+
+
+def by_nss() -> str:
+    """The passwd file of those whom a directory service knows."""
+    return "".join(f"{passwd_line(user)}\n" for user in USERS if user.by_nss)
+
+
+def nsswitch(machine: str) -> str:
+    """The machine's, where NSS asks libnss-extrausers after /etc/passwd."""
+    lines = machine.splitlines()
+    return "".join(f"{line} extrausers\n" if line.startswith("passwd:") else f"{line}\n" for line in lines)
 
 
 def group(machine: str) -> str:
@@ -46,7 +61,8 @@ def shadow() -> str:
 
 def subids() -> str:
     """The same text for subuid and subgid."""
-    return "".join(f"{u.name}:{u.subids}:{SUBIDS_PER_USER}\n" for u in USERS if u.subids is not None)
+    names = {user: str(user.uid) if user.by_nss else user.name for user in USERS}
+    return "".join(f"{names[u]}:{u.subids}:{SUBIDS_PER_USER}\n" for u in USERS if u.subids is not None)
 
 
 def hosts(plan: Plan) -> str:

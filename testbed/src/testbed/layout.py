@@ -16,9 +16,10 @@ from testbed.roots import root_of
 if TYPE_CHECKING:
     from testbed.state import Directories
 
-__all__ = ["MY_CNF", "lay_out", "remove"]
+__all__ = ["EXTRAUSERS", "MY_CNF", "lay_out", "remove"]
 
 MY_CNF = "/etc/testbed/my.cnf"
+EXTRAUSERS = "/etc/extrausers/passwd"  # libnss-extrausers looks for it in /var/lib/extrausers
 IDS = {user.name: user.uid for user in (*SYSTEM_USERS, *USERS)}
 
 
@@ -35,6 +36,10 @@ def lay_out(plan: Plan, directories: Directories, controllers: frozenset[str]) -
     (directories.opt / "pinnace").mkdir(parents=True)
     for user in USERS:
         home = directories.home / user.name
+        if user.by_nss:
+            home.parent.mkdir(parents=True, exist_ok=True)
+            home.symlink_to(f"people/{user.name}")
+            home = home.resolve()
         write(home / ".profile", etcfiles.profile(), owner=user.name)
         os.chown(home, user.uid, user.uid)
         home.chmod(0o700)
@@ -57,6 +62,8 @@ def write_etc(plan: Plan, directories: Directories, controllers: frozenset[str])
     write(etc / "passwd", etcfiles.passwd((below / "passwd").read_text()))
     write(etc / "group", etcfiles.group((below / "group").read_text()))
     write(etc / "shadow", etcfiles.shadow(), mode=0o600)
+    write(etc / Path(EXTRAUSERS).relative_to("/etc"), etcfiles.by_nss())
+    write(etc / "nsswitch.conf", etcfiles.nsswitch((below / "nsswitch.conf").read_text()))
     write(etc / "subuid", etcfiles.subids())
     write(etc / "subgid", etcfiles.subids())
     write(etc / "hosts", etcfiles.hosts(plan))

@@ -282,6 +282,7 @@ def mounts_over_root(host: Host, plan: Plan, directories: Directories, cgroups: 
         overlay("/etc", lower=f"{directories.etc}:/etc", own=own),
         overlay("/opt", lower=f"{directories.opt}:/opt", own=own),
         Bind(source=str(directories.opt / "pinnace"), target="/opt/pinnace"),
+        Bind(source="/etc/extrausers", target="/var/lib/extrausers"),
         *([overlay(driver.PROGRAMS, lower=driver.PROGRAMS, own=own), LoaderCache()] if host.gpus else ()),
         *(Unmount(target=target) for target in ("/proc", "/sys", "/dev")),
         Filesystem(target="/proc", fstype="proc", flags=HARDENED),

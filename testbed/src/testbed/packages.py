@@ -39,9 +39,11 @@ PACKAGES = (
     "openssh-server",  # for whoever comes from outside; tests start it
     "libfaketime",  # a host whose clock is off
     "libpmix-dev",  # what `srun --mpi=pmix` loads
+    "libnss-extrausers",  # in place of a directory service
     "procps",
     "python3",
     "python3-venv",
+    "tcsh",
 )
 OF_MACHINE = ("iproute2",)  # what the bed itself needs, whatever the hosts have
 POLICY = Path("/usr/sbin/policy-rc.d")

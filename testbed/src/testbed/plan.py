@@ -39,7 +39,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """An account inside the bed. ``subids`` is the first of 65536 subordinate ids, ``account`` that of Slurm."""
+    """An account inside the bed. ``subids`` is the first of 65536 subordinate ids, ``account`` that of Slurm.
+
+    One of a directory service (``by_nss``), such as LDAP, is known to NSS and not in /etc/passwd; /etc/subuid has its
+    number instead of its name, its home is a symbolic link, and its shell is tcsh.
+    """
 
     name: str
     uid: int
@@ -47,10 +51,12 @@ class User:
     shell: str = "/usr/sbin/nologin"
     subids: int | None = None
     account: str | None = None
+    by_nss: bool = False
 
 
-def person(name: str, uid: int, *, subids: int | None = None, account: str | None = None) -> User:
-    return User(name=name, uid=uid, home=f"/home/{name}", shell="/bin/bash", subids=subids, account=account)  # noqa: S604
+def person(name: str, uid: int, *, subids: int | None = None, account: str | None = None, by_nss: bool = False) -> User:
+    shell = "/bin/tcsh" if by_nss else "/bin/bash"
+    return User(name=name, uid=uid, home=f"/home/{name}", shell=shell, subids=subids, account=account, by_nss=by_nss)
 
 
 # All beds of a machine share the kernel's limits per user (such as inotify instances), which two sites do not: one that
@@ -61,6 +67,7 @@ USERS = (
     person("bob", FIRST_UID + 1, subids=300_000, account="research"),
     person("carol", FIRST_UID + 2, account="research"),  # a site without /etc/subuid
     person("dave", FIRST_UID + 3),  # a system account that Slurm does not know
+    person("erin.doe", FIRST_UID + 4, subids=400_000, account="research", by_nss=True),
 )
 
 

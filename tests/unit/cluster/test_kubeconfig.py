@@ -113,6 +113,15 @@ def test_a_link_stays_one_and_the_file_behind_it_is_changed(config: Path, tmp_pa
     assert [path.name for path in real.parent.iterdir()] == ["kubeconfig"]
 
 
+def test_a_home_that_is_a_link_has_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "people/erin").mkdir(parents=True)
+    (tmp_path / "erin").symlink_to("people/erin")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "erin/.kube/config"))
+    (tmp_path / "new").write_text(json.dumps(kubeconfig("pinnace-a")))
+    merge(tmp_path / "new")
+    assert [path.name for path in (tmp_path / "people/erin/.kube").iterdir()] == ["config"]
+
+
 @pytest.mark.parametrize("where", ["file", "directory"])
 def test_a_file_that_others_can_change_is_not_used(config: Path, tmp_path: Path, where: str) -> None:
     """Who can write to it can let kubectl run any program."""
