@@ -46,6 +46,16 @@ def test_a_cluster_on_two_nodes_whatever_umask_and_locale(erin: User, umask: str
     assert_nothing_left(erin)
 
 
+@pytest.mark.parametrize("mapped", ["--map-current-user", "--map-root-user"])
+def test_a_job_that_is_in_namespaces_already(erin: User, mapped: str) -> None:
+    """A user namespace with one id, and a PID namespace: nobody else can be there, and all runs as the user."""
+    example = erin.write("hello.yaml", (EXAMPLES / "hello.yaml").read_text())
+    inside = ["unshare", "--user", mapped, "--pid", "--fork", "--mount-proc"]
+    result = erin.run("srun", "--mem=4G", *inside, "pinnace", "run", "--local", "--image", "busybox.tar", example)
+    assert result.stdout.count("hello from") == 2
+    assert_nothing_left(erin)
+
+
 def test_pods_are_jobs(erin: User) -> None:
     erin.run("tcsh", "-c", "umask 077; exec pinnace up --pods-as-jobs --name jobs --image busybox.tar")
     kubectl = Kubectl(user=erin, cluster="jobs")

@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 GETSUBIDS = {SUBUID: ["getsubids"], SUBGID: ["getsubids", "-g"]}
@@ -41,8 +42,17 @@ def ids_of_directory_service(file: str, user: str) -> tuple[int, int] | None:
     return None
 
 
+def contains(id_map: str, ids: tuple[int, int]) -> bool:
+    """Whether a user namespace has a range of ids, by the text of its uid_map or gid_map."""
+    rows = [[int(field) for field in line.split()] for line in id_map.splitlines()]
+    return any(inside <= ids[0] and sum(ids) <= inside + count for inside, _, count in rows)
+
+
 def subordinate_ranges() -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """The ranges of users and groups that the site gives this user; None if there is only the user's own ID."""
+    """The ranges of users and groups that the site gives this user; None if there is only the user's own ID.
+
+    A job may already be in a user namespace, which need not have these ids.
+    """
     uid = os.getuid()
     user = str(uid)
     with contextlib.suppress(KeyError):  # a user whom this host does not know by name
@@ -50,7 +60,10 @@ def subordinate_ranges() -> tuple[tuple[int, int], tuple[int, int]] | None:
     if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
         return None
     uids, gids = (subordinate_ids(file, user, uid) or ids_of_directory_service(file, user) for file in (SUBUID, SUBGID))
-    return (uids, gids) if uids and gids else None
+    if not uids or not gids:
+        return None
+    here = (Path("/proc/self/uid_map"), uids), (Path("/proc/self/gid_map"), gids)
+    return (uids, gids) if all(contains(file.read_text(), wanted) for file, wanted in here) else None
 
 
 def last_id(id_map: str) -> int:

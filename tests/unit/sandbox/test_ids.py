@@ -42,6 +42,13 @@ def test_a_directory_service_is_asked_for_users_that_no_file_has(
     assert ids.subordinate_ranges() == ((len(user) * 1000, 65536), (len("-g") * 1000, 65536))
 
 
+def test_a_user_namespace_may_lack_the_ids_of_a_range() -> None:
+    assert ids.contains("0 0 4294967295\n", (100000, 65536))
+    assert ids.contains("0 2001 1\n1 100000 65536\n", (1, 65536))
+    assert not ids.contains("0 2001 1\n1 100000 65536\n", (1, 65537))
+    assert not ids.contains("2001 2001 1\n", (100000, 65536))
+
+
 def test_a_user_whom_the_host_does_not_know_has_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 3_999_999)
     assert ids.subordinate_ranges() is None
