@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shutil
@@ -11,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conftest import one_worker_at_a_time
+from conftest import TEST_STATE, bed_at, one_worker_at_a_time
+from testbed import roots
 from testbed.images import build_image
 from testbed.software import install
+from testbed.state import Directories
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
     from testbed import Bed
+    from testbed.plan import Plan
 
 PROJECT = Path(__file__).parents[2]
 LIMIT = 120.0
@@ -97,6 +101,16 @@ def site(bed: Bed, real_store: Path) -> Bed:
     with one_worker_at_a_time():
         install(bed, PROJECT, share=real_store.parent, extras="[s3]")
     return bed
+
+
+@contextlib.contextmanager
+def another_site(name: str, plan: Plan, real_store: Path) -> Iterator[Bed]:
+    """A bed of its own, beside that of the other tests, with pinnace installed."""
+    roots.ensure(plan.generation, Directories().cache)  # other workers need not wait for it
+    with bed_at(TEST_STATE.with_name(f"{TEST_STATE.name}-{name}"), plan) as bed:
+        with one_worker_at_a_time():
+            install(bed, PROJECT, share=real_store.parent)
+        yield bed
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def test_a_cluster_on_two_nodes_whatever_umask_and_locale(erin: User, umask: str
 def test_a_job_that_is_in_namespaces_already(erin: User, mapped: str) -> None:
     """A user namespace with one id, and a PID namespace: nobody else can be there, and all runs as the user."""
     example = erin.write("hello.yaml", (EXAMPLES / "hello.yaml").read_text())
-    inside = ["unshare", "--user", mapped, "--pid", "--fork", "--mount-proc"]
+    inside = ["env", "PINNACE_IMAGE_CACHE=0", "unshare", "--user", mapped, "--pid", "--fork", "--mount-proc"]
     result = erin.run("srun", "--mem=4G", *inside, "pinnace", "run", "--local", "--image", "busybox.tar", example)
     assert result.stdout.count("hello from") == 2
     assert_nothing_left(erin)

@@ -141,7 +141,7 @@ def test_what_a_site_cleans_up_in_tmp_does_no_harm(bob: User) -> None:
 def test_two_clusters_at_once_on_one_host_have_their_own(bob: User) -> None:
     for name in ("first", "second"):
         bob.pinnace("up", "-w", HOST, "--mem", "1500M", "--name", name, "--image", "busybox.tar")
-    in_use = bob.run("srun", "-w", HOST, "--mem=50M", "pinnace", "image", "prune", code=1)
+    in_use = bob.run("srun", "-w", HOST, "--mem=150M", "pinnace", "image", "prune", code=1)
     assert "is in use" in in_use.stderr
     for name in ("first", "second"):
         bob.pinnace("kubectl", "--name", name, "run", "work", f"--image={IMAGE}", "--restart=Never", "--", "true")

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conftest import TEST_STATE, bed_at, one_worker_at_a_time
-from e2e.conftest import PROJECT, Kubectl, User, make_user
+from e2e.conftest import Kubectl, User, another_site, make_user
 from e2e.test_run import EXAMPLES
 from testbed.daemons import listening_ports
 from testbed.firewall import USER_PORTS
 from testbed.plan import Plan
-from testbed.software import install
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -82,10 +80,8 @@ StrictModes no
 @pytest.fixture(scope="module")
 def site(real_store: Path) -> Iterator[Bed]:
     """A bed with a firewall and two networks, whose administrators have written down the ports that are open."""
-    state = TEST_STATE.with_name(f"{TEST_STATE.name}-closed")
-    with bed_at(state, Plan(hosts=2, fast=True, firewall=True, two_nets=True, private_tmp=True)) as bed:
-        with one_worker_at_a_time():
-            install(bed, PROJECT, share=real_store.parent)
+    plan = Plan(hosts=2, fast=True, firewall=True, two_nets=True, private_tmp=True)
+    with another_site("closed", plan, real_store) as bed:
         bed.run(["tee", "/etc/pinnace.toml"], user="root", input=f'ports = "{USER_PORTS}"\n')
         yield bed
 

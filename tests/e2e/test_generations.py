@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conftest import TEST_STATE, bed_at, one_worker_at_a_time
 from e2e.bridge.conftest import Cluster, secret, slurmjob, token
-from e2e.conftest import PROJECT, Kubectl, User, make_user
+from e2e.conftest import Kubectl, User, another_site, make_user
 from e2e.left import assert_nothing_left
 from e2e.podjobs import IMAGE, flags, job_of, log_of, manifest, status, wait_for_phase
-from testbed import roots
 from testbed.driver import gpu_uuid
 from testbed.generations import DEFAULT, GENERATIONS
 from testbed.plan import Plan
-from testbed.software import install
-from testbed.state import Directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.bed, pytest.mark.timeout(900)]  # debootstrap, the first time
 
+WITH_STALE_HOME = "24.11"  # hosts of that one remember what homes had in them, and have no file locks there
 OTHERS = [known.slurm for known in GENERATIONS if known.slurm != DEFAULT]
 MPI_IMAGE = "localhost/pinnace-test/openmpi:1"
 MEET = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank or print(w.size)"
@@ -43,11 +40,8 @@ ASK = "until curl -s -m 3 http://web; do sleep 0.5; done; cat /data/www/index.ht
 @pytest.fixture(scope="module", params=OTHERS)
 def alice(request: pytest.FixtureRequest, real_store: Path) -> Iterator[User]:
     """alice of a bed of her own, with another Slurm."""
-    plan = Plan(hosts=3, fast=True, slurm=request.param)
-    roots.ensure(plan.generation, Directories().cache)  # other workers need not wait for it
-    with bed_at(TEST_STATE.with_name(f"{TEST_STATE.name}-{request.param}"), plan) as bed:
-        with one_worker_at_a_time():
-            install(bed, PROJECT, share=real_store.parent)
+    plan = Plan(hosts=3, fast=True, slurm=request.param, stale_home=request.param == WITH_STALE_HOME)
+    with another_site(request.param, plan, real_store) as bed:
         yield make_user(bed, "alice", "busybox", "nettools", "openmpi")
 
 

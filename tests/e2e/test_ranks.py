@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.conftest import Kubectl
+from e2e.conftest import Kubectl, another_site, make_user
 from e2e.left import no_process
 from e2e.podjobs import LIMIT, flags, job_of, log_of, manifest, status, wait_for_end, wait_for_phase
 from testbed.driver import gpu_uuid
 from testbed.images import build_image
-from testbed.plan import GROUPS
+from testbed.plan import GROUPS, Plan
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from e2e.conftest import User
+    from testbed import Bed
 
 pytestmark = [pytest.mark.bed, pytest.mark.timeout(400)]
 
@@ -62,6 +63,24 @@ echo $WORD $(pwd) $(ls /own | wc -l)
 touch /own/$SLURM_PROCID /together/$SLURM_PROCID /together/sub/$(hostname)
 touch /home-of-alice/never 2>/dev/null || echo closed
 """
+
+
+@pytest.fixture(scope="module")
+def site(real_store: Path) -> Iterator[Bed]:
+    """One whose srun has PMIx, by which ranks of Open MPI find each other: Debian's newest Slurm has none."""
+    with another_site("ranks", Plan(hosts=3, fast=True, slurm="24.11"), real_store) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def alice(site: Bed) -> User:
+    return make_user(site, "alice", "busybox")
+
+
+@pytest.fixture(scope="module")
+def carol(site: Bed) -> User:
+    """Has no entry in /etc/subuid."""
+    return make_user(site, "carol")
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conftest import TEST_STATE, bed_at, one_worker_at_a_time
-from e2e.conftest import PROJECT, Kubectl, User, make_user
+from e2e.conftest import Kubectl, User, another_site, make_user
 from e2e.left import assert_nothing_left
 from e2e.podjobs import log_of, manifest, wait_for_phase
 from e2e.test_run import EXAMPLES
 from testbed.plan import Plan
-from testbed.software import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +43,7 @@ RUN = ("run", "-N", "2", "-A", "research", "-t", "20", "--image", "busybox.tar")
 
 @pytest.fixture(scope="module")
 def alice(real_store: Path) -> Iterator[User]:
-    with bed_at(TEST_STATE.with_name(f"{TEST_STATE.name}-strict"), STRICT) as bed:
-        with one_worker_at_a_time():
-            install(bed, PROJECT, share=real_store.parent)
+    with another_site("strict", STRICT, real_store) as bed:
         yield make_user(bed, "alice", "busybox")
 
 

@@ -25,7 +25,7 @@ EPERM = "Operation not permitted"
 def rest(bed: Bed, *options: str) -> str:
     """The status that slurmrestd answers with to a request for the nodes."""
     curl = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *options]
-    return bed.run([*curl, "http://login:6820/slurm/v0.0.38/nodes"]).stdout
+    return bed.run([*curl, "http://login:6820/slurm/v0.0.45/nodes"]).stdout
 
 
 def job_id(text: str) -> str:

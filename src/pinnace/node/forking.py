@@ -29,6 +29,16 @@ def wake_on_signals() -> int:
     return wake
 
 
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Have Slurm's signals wait until the end of the block."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SLURM_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SLURM_SIGNALS)
+
+
 def ended_children() -> Iterator[tuple[int, int]]:
     """The pid and status of every child that has ended by now."""
     with contextlib.suppress(ChildProcessError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from testbed.errors import UsageError
 
-__all__ = ["DEFAULT", "GENERATIONS", "Generation", "generation"]
+__all__ = ["DEFAULT", "GENERATIONS", "OF_MACHINE", "Generation", "generation"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ GENERATIONS = (
     Generation(slurm="24.11", release="trixie", script="trixie", python="3.13"),
     Generation(slurm="26.05", release="forky", script="sid", python="3.14"),
 )
-DEFAULT = GENERATIONS[0].slurm
+OF_MACHINE, DEFAULT = GENERATIONS[0].slurm, GENERATIONS[-1].slurm
 
 
 def generation(slurm: str) -> Generation:

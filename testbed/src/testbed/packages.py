@@ -32,6 +32,7 @@ PACKAGES = (
     "mariadb-server-core",
     "mariadb-client-core",
     "uidmap",
+    "curl",
     "iproute2",
     "iperf3",
     "nftables",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from testbed import packages
 from testbed.errors import PackageError
-from testbed.generations import DEFAULT
+from testbed.generations import OF_MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def build(generation: Generation, new: Path) -> None:
             said = "\n".join(result.stdout.splitlines()[-LINES:])
             raise PackageError(
                 f"A root of Debian {generation.release} cannot be made: {' '.join(command)}\n{said}",
-                hint=f"It needs {mirror} and 1 GB in {new.parent}. Or take the machine's own Slurm: --slurm {DEFAULT}",
+                hint=f"It needs {mirror} and 1 GB in {new.parent}. Or take the machine's own: --slurm {OF_MACHINE}",
             )
         packages.deny_daemons(new)
     shutil.rmtree(new / "var/cache/apt/archives", ignore_errors=True)

@@ -13,7 +13,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from testbed.errors import BedError
-from testbed.generations import DEFAULT, generation
+from testbed.generations import OF_MACHINE, generation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def project_name(project: Path) -> str:
     return next(line.split('"')[1] for line in lines if line.startswith("name = "))
 
 
-def make_wheels(project: Path, cache: Path, extras: str = "", *, python: str = generation(DEFAULT).python) -> Path:
+def make_wheels(project: Path, cache: Path, extras: str = "", *, python: str = generation(OF_MACHINE).python) -> Path:
     """The project's wheel, made anew, and those of its dependencies, downloaded when they have changed.
 
     The project's own is good for every Python, those of dependencies for this version.

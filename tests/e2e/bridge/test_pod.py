@@ -29,7 +29,7 @@ def ends(cluster: Cluster, number: str, code: int) -> str:
         return [status] if state in {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"} else None
 
     [status] = cluster.until(f"job {number}", ended, 240)
-    assert int(status) >> 8 == code, output(cluster, number)
+    assert status.partition(":")[0] == str(code), output(cluster, number)
     return output(cluster, number)
 
 
