@@ -108,11 +108,13 @@ def make_disk(directory: Path, disk: Path) -> None:
 
 
 def components(cache: Path, share: Path) -> Path:
-    """The disk with the components; made once for each set of them."""
-    names = sorted(str(path.relative_to(share)) for path in share.glob("components/*/*"))
+    """The disk with the components and seeds of ``pinnace fetch``; made once for each set of them."""
+    names = sorted(str(path.relative_to(share)) for path in (*share.glob("components/*/*"), *share.glob("seeds/*")))
     disk = cache / f"vm-components-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]}.ext4"
     with roots.locked(cache / "vm.lock"):
         if not disk.exists():
+            for old in cache.glob("vm-components-*"):
+                old.unlink()
             new = disk.with_suffix(".new")
             make_disk(share, new)
             new.rename(disk)
@@ -135,11 +137,15 @@ def payload(project: Path, cache: Path, files: Iterable[Path], archive: Path) ->
 
 def argv(debian: Path, components: Path, archive: Path, socket_at: Path, log: Path) -> list[str]:
     """The command that runs the machine."""
-    disks = [f"file={debian / 'root.ext4'},snapshot=on", f"file={components},snapshot=on", f"file={archive},readonly=on"]
-    kernel = f"console=ttyS0 root=/dev/vda rw init=/{INIT} panic=-1 quiet"
+    disks = [
+        f"file={debian / 'root.ext4'},snapshot=on",
+        f"file={components},snapshot=on",
+        f"file={archive},readonly=on",
+    ]
+    kernel = f"console=ttyS0 root=/dev/vda rw init=/{INIT} panic=-1"
     return [
         *("nice", "-n", "10", "qemu-system-x86_64", "-accel", "tcg,thread=single", "-icount", "shift=0"),
-        *("-cpu", "max", "-smp", "2"),
+        *("-cpu", "max", "-smp", "1"),
         *("-m", str(MEMORY), "-display", "none", "-nic", "none", "-no-reboot"),
         *("-kernel", str(debian / "vmlinuz"), "-initrd", str(debian / "initrd.img"), "-append", kernel),
         *(word for disk in disks for word in ("-drive", f"{disk},format=raw,if=virtio")),

@@ -20,8 +20,8 @@ CGROUPS = ("plain", "delegated")  # the second one belongs to alice
 CONTROLLERS = ("cpuset", "cpu", "memory", "pids")
 DELEGATED_FILES = ("", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
 MODULES = ("overlay", "tun", "veth", "bridge", "dummy", "fuse", "nf_tables", "nft_chain_nat", "nft_ct", "nft_masq",
-           "nft_redir", "nft_reject_inet", "nft_numgen", "nft_fib_inet", "nft_limit", "nft_log", "nft_hash", "nft_objref",
-           "nf_conntrack_netlink")  # fmt: skip
+           "nft_redir", "nft_reject_inet", "nft_numgen", "nft_fib_inet", "nft_limit", "nft_log", "nft_hash",
+           "nft_objref", "nf_conntrack_netlink")  # fmt: skip
 ADDRESS = "192.0.2.10"
 TIMED_OUT = 124
 

@@ -90,7 +90,7 @@ def host_network_class() -> list[tuple[str, Object]]:
 
 
 def no_resize() -> list[tuple[str, Object]]:
-    """A policy that refuses in-place resizes on nodes without cgroups: the kubelet of 1.36 crashes on one, again and again.
+    """A policy that refuses in-place resizes on nodes without cgroups, where the kubelet of 1.36 crashes on them.
 
     It dereferences the configuration of the pod's cgroup, which is nil with ``cgroupsPerQOS: false``. The policy's
     parameters are these nodes: the API server evaluates it for each of them, and one that refuses is enough.

@@ -45,7 +45,7 @@ from pinnace.storage.directories import Directories
 from pinnace.timeline.recorder import MarkEvent, Recorder, StepName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pinnace.spec import NodeSpec
 
@@ -144,34 +144,16 @@ class Init:
 
     def _mounts(self) -> None:
         binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.has_ranks else {})
-        with self._cgroups():
+        with cgroups.entering(self.node.cgroup) as entry:
             mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
+        self.has_cgroups = entry.entered
+        if entry.refusal:
+            sys.stderr.write(f"cgroups: {entry.refusal}; limits are kept {cgroups.OTHERWISE}\n")
+            sys.stderr.flush()
         if self.node.cluster.restriction:
             make_read_only(self.node.cluster.restriction.read_only)
         sethostname(self.node.name)
         self._environment()
-
-    @contextlib.contextmanager
-    def _cgroups(self) -> Iterator[None]:
-        """Have the node's namespaces made in its cgroup. Where that fails after all, the node is one without."""
-        cgroup = self.node.cgroup
-        try:
-            if cgroup:
-                cgroups.enter(cgroup)
-        except OSError as error:
-            cgroup = self._without_cgroups(error)
-        yield
-        try:
-            if cgroup:
-                cgroups.leave_root()
-                self.has_cgroups = True
-        except OSError as error:
-            self._without_cgroups(error)
-
-    @staticmethod
-    def _without_cgroups(error: OSError) -> None:
-        sys.stderr.write(f"cgroups: {error}; limits are kept {cgroups.OTHERWISE}\n")
-        sys.stderr.flush()
 
     def _environment(self) -> None:
         """For all that runs here: what it needs of the user's own, but for what only has a meaning outside."""

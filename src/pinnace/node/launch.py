@@ -190,7 +190,7 @@ def make_cgroup(place: Path) -> Path | None:
     try:
         made = cgroups.set_up(place)
     except OSError as error:
-        say(f"cgroups: {error.strerror}; limits are kept {cgroups.OTHERWISE}")
+        say(f"cgroups: {cgroups.describe(error)}; limits are kept {cgroups.OTHERWISE}")
         return None
     say(f"cgroups: delegated ({', '.join(cgroups.available(made))})")
     return made

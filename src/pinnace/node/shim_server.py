@@ -53,7 +53,7 @@ def listen(path: Path) -> socket.socket:
 def start_shim(connection: socket.socket, shim: str, first: int, *, has_cgroup: bool) -> None:
     """Serve one client, in a process of its own. ``first`` is the node's first process.
 
-    ``has_cgroup``: whether the node has one of its own, out of which nothing of ours could be moved into one of a pod.
+    ``has_cgroup``: whether the node has one of its own. From outside of it, runc could move nothing into a pod's.
     """
     request, streams = receive(connection)
     if is_gone(connection):  # containerd has given up, and would not know of the shim

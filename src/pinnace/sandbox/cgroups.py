@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,37 @@ def enter(node: Path) -> None:
     (node / PROCS).write_text("0")
 
 
+@dataclass(kw_only=True)
+class Entry:
+    """Whether a node's first process has got into the node's cgroup, or why not."""
+
+    entered: bool = False
+    refusal: str = ""
+
+
+@contextlib.contextmanager
+def entering(node: Path | None) -> Iterator[Entry]:
+    """Have the namespaces that are made in the block made in a node's cgroup. If that fails, they are made without."""
+    entry = Entry()
+    try:
+        if node:
+            enter(node)
+    except OSError as error:
+        node, entry.refusal = None, describe(error)
+    yield entry
+    try:
+        if node:
+            leave_root()
+            entry.entered = True
+    except OSError as error:
+        entry.refusal = describe(error)
+
+
+def describe(error: OSError) -> str:
+    """What was refused, and where."""
+    return f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror)
+
+
 def leave_root(root: Path = ROOT) -> None:
     """In the node's namespaces: leave the root to the kubelet, which makes cgroups with controllers below it."""
     (root / INIT).mkdir()
@@ -167,7 +199,11 @@ def _move(source: Path, target: Path) -> None:
 def _remove_tree(top: Path) -> None:
     """Kill what is left in a cgroup, and remove it with all below it."""
     with contextlib.suppress(OSError):  # from Linux 5.14
-        (top / "cgroup.kill").write_text("1")
+        descriptor = os.open(top / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"1")
+        finally:
+            os.close(descriptor)
     deadline = time.monotonic() + REMOVAL_LIMIT
     while top.exists() and time.monotonic() < deadline:
         with contextlib.suppress(OSError):  # EBUSY: a process is still ending

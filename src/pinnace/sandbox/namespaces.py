@@ -86,9 +86,9 @@ def start(
 ) -> tuple[int, socket.socket]:
     """Make the namespaces and run ``init`` as their first process. Returns the monitor's PID and a socket to init.
 
-    ``init`` makes the mount and cgroup namespaces itself (see ``mounts.mount_node``), and reports over the socket why it
-    fails.
-    ``drop_groups`` drops the user's supplementary groups, which the kernel allows where there are subordinate IDs.
+    ``init`` makes the mount and cgroup namespaces itself (see ``mounts.mount_node``), and reports over the socket why
+    it fails. ``drop_groups`` drops the user's supplementary groups, which the kernel allows where there are subordinate
+    IDs.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""The kubelet: its configuration and command. Without a cgroup of the node's own, all processes stay in the Slurm step's."""
+"""The kubelet: its configuration and command. Unless a node has cgroups, all processes stay in the Slurm step's."""
 
 from __future__ import annotations
 

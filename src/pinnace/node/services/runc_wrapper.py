@@ -1,7 +1,7 @@
 """runc without root: the wrapper through which every container's bundle passes.
 
-Slurm delegates no cgroups to users, so on most hosts there is none that a container could be put into; and what the host
-mounted read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
+Slurm delegates no cgroups to users, so on most hosts there is none that a container could be put into; and what the
+host mounted read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
 ``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace. Without cgroups,
 limits are kept by other means (see ``node.limits``), which hear of a container when it is created, started and updated.
 
@@ -53,7 +53,7 @@ def wrapper_script(
     """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
 
     Only where there is something to add to its environment, or its container has CPUs of its own, does `kubectl exec`,
-    which probes use too, have anything edited. Without ``cgroups``, `update` is not runc's: it could only change a cgroup.
+    which probes use too, have anything edited. Without ``cgroups``, `update` is not runc's: it could only change those.
     ``keeper`` is the command behind which runc keeps the user's groups, for containers that shall have them.
     """
     words = "create | exec" if cgroups else "create | exec | start | update"
