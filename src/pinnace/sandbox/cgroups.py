@@ -115,7 +115,7 @@ def enter(node: Path) -> None:
 
 
 @dataclass(kw_only=True)
-class Entry:
+class CgroupEntry:
     """Whether a node's first process has got into the node's cgroup, or why not."""
 
     entered: bool = False
@@ -123,9 +123,9 @@ class Entry:
 
 
 @contextlib.contextmanager
-def entering(node: Path | None) -> Iterator[Entry]:
+def entering(node: Path | None) -> Iterator[CgroupEntry]:
     """Have the namespaces that are made in the block made in a node's cgroup. If that fails, they are made without."""
-    entry = Entry()
+    entry = CgroupEntry()
     try:
         if node:
             enter(node)
