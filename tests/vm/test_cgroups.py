@@ -63,10 +63,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualMachine
         yield machine
 
 
-def start(machine: VirtualMachine, name: str, *options: str) -> None:
+def start(machine: VirtualMachine, name: str, *options: str, cgroup: str = "delegated") -> None:
     """Start a cluster beside us, in the delegated cgroup, and wait until it is ready."""
     command = f"pinnace up --local --name {name} {' '.join(options)}"
-    machine.ok(f"setsid nohup {command} >{name}.log 2>&1 </dev/null &", cgroup="delegated")
+    machine.ok(f"setsid nohup {command} >{name}.log 2>&1 </dev/null &", cgroup=cgroup)
     machine.ok(f"until grep -q 'Next: kubectl' {name}.log; do sleep 1; done", timeout=SLOW)
 
 
@@ -89,6 +89,13 @@ def assert_nothing_is_left(machine: VirtualMachine) -> None:
 def in_pod(machine: VirtualMachine, file: str) -> str:
     """A file of the pod's own cgroup, as the pod sees it."""
     return machine.ok(f"pinnace kubectl exec one -- cat /sys/fs/cgroup/{file}", timeout=SLOW).strip()
+
+
+def resize(memory: str, cpu: str) -> str:
+    """The command that resizes the pod in place; its QoS class has to stay."""
+    limits = {"memory": memory, "cpu": cpu}
+    change = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]}}
+    return f"pinnace kubectl patch pod one --subresource resize --patch '{json.dumps(change)}'"
 
 
 def test_a_node_has_cgroups_of_its_own(machine: VirtualMachine) -> None:
@@ -120,10 +127,7 @@ def test_a_container_sees_its_limits_and_keeps_to_them(machine: VirtualMachine) 
 
 
 def test_a_pod_is_resized_in_place(machine: VirtualMachine) -> None:
-    limits = {"memory": "150Mi", "cpu": "700m"}
-    change = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]}}
-    patch = f"pinnace kubectl patch pod one --subresource resize --patch '{json.dumps(change)}'"
-    machine.ok(patch, timeout=SLOW)
+    machine.ok(resize("150Mi", "700m"), timeout=SLOW)
     read = "pinnace kubectl exec one -- cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max"
     machine.ok(f"until [ \"$({read} | xargs)\" = '{150 * MIB} 70000 100000' ]; do sleep 2; done", timeout=SLOW)
     count = "jsonpath={.status.containerStatuses[0].restartCount}"
@@ -146,7 +150,7 @@ def test_where_all_processes_are_killed_the_next_node_removes_the_cgroups(machin
     start(machine, "two")
     machine.ok(f"pkill -KILL -f '{AGENT}'")
     [left] = nodes(machine)
-    start(machine, "three")
+    start(machine, "three", cgroup="delegated/pinnace")  # as a shell that the first node has moved there
     machine.ok(f"while [ -e {DELEGATED}/{left} ]; do sleep 1; done", timeout=SLOW)
     assert len(nodes(machine)) == 1
 
@@ -154,6 +158,16 @@ def test_where_all_processes_are_killed_the_next_node_removes_the_cgroups(machin
 def test_nothing_is_left_when_a_cluster_has_ended(machine: VirtualMachine) -> None:
     machine.ok("pinnace down three", timeout=SLOW)
     assert_nothing_is_left(machine)
+
+
+def test_without_a_delegated_cgroup_a_pod_is_not_resized(machine: VirtualMachine) -> None:
+    """The node is one without the label, and its kubelet would crash."""
+    start(machine, "four", cgroup="plain")
+    machine.ok("pinnace kubectl apply --validate=false -f /run/disk/pods.json", timeout=SLOW)
+    machine.ok("pinnace kubectl wait --for=condition=Ready pod/one --timeout=20m", timeout=SLOW)
+    result = machine.run(resize("150Mi", "700m"), timeout=SLOW)
+    assert result.code == 1
+    assert "pods cannot be resized in place: the node has no cgroups" in result.output
 
 
 def test_the_doctor_says_which_it_is(machine: VirtualMachine) -> None:
