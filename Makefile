@@ -49,7 +49,7 @@ format: setup ## Format the code
 	$(BIN)/clang-format -i $(C_FILES)
 	$(BIN)/ruff check --fix .
 
-UNITS := not bed and not build
+UNITS := not bed and not build and not vm
 
 .PHONY: check
 check: setup ## The fast part of the tests: style, types, layers, units (two minutes)
@@ -74,6 +74,10 @@ test: check fetch ## All tests, on a real Slurm with the real components (needs 
 .PHONY: stress
 stress: setup fetch ## What `make test` does a few times, many times over (an hour)
 	$(PYTEST) -m stress --durations=15
+
+.PHONY: cgroups
+cgroups: setup fetch ## Nodes with a delegated cgroup v2, in a virtual machine (half an hour; root, for debootstrap)
+	$(PYTEST) -m vm --durations=5
 
 .PHONY: sites
 sites: setup fetch ## The matrix of generations of Slurm, facts of sites and models, on beds of their own (half an hour)

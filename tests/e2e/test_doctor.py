@@ -77,6 +77,7 @@ def test_a_site_that_has_all_is_told_so_for_every_host(bob: User) -> None:
         "/dev/net/tun",
         "scratch",
         "addresses",
+        "cgroups",
         "network",
         "login access",
         "native sockets",

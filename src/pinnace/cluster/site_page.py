@@ -32,6 +32,7 @@ NEEDS = {
     "node": ("all of it together, tried", FATAL),
     "overlayfs": ("images", FATAL),
     "native sockets": ("TCP of pods at the speed of the hosts", "it is slower"),
+    "cgroups": ("limits of containers, kept by the kernel", "they are kept less exactly, by pinnace"),
     "devices": ("GPUs in pods", "pods have no GPU"),
     "clock": ("certificates", "clusters do not start where clocks differ by more than a day"),
     "network": ("links between nodes, the API", "set a range with `ports`, a device with `interface`"),

@@ -11,6 +11,7 @@ Object = dict[str, Any]
 
 SHARED = "pinnace.dev/shared"  # the provisioners of the storage classes
 SCRATCH = "pinnace.dev/scratch"
+HAS_CGROUPS = "pinnace.dev/cgroups"  # the label of nodes whose containers have cgroups
 HOST_NETWORK = "host-network"  # the RuntimeClass, and containerd's runtime handler
 
 
@@ -89,21 +90,26 @@ def host_network_class() -> list[tuple[str, Object]]:
 
 
 def no_resize() -> list[tuple[str, Object]]:
-    """A policy that refuses in-place resizes: without cgroups, the kubelet of 1.36 crashes on one, again and again.
+    """A policy that refuses in-place resizes on nodes without cgroups, where the kubelet of 1.36 crashes on them.
 
-    It dereferences the configuration of the pod's cgroup, which is nil with ``cgroupsPerQOS: false``.
+    It dereferences the configuration of the pod's cgroup, which is nil with ``cgroupsPerQOS: false``. The policy's
+    parameters are these nodes: the API server evaluates it for each of them, and one that refuses is enough.
     """
     group, name = "admissionregistration.k8s.io/v1", "pinnace-no-resize"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/resize"], "operations": ["UPDATE"]}
-    message = "pods cannot be resized in place: there are no cgroups, and the kubelet needs one; create the pod anew"
+    message = "pods cannot be resized in place: the node has no cgroups, and the kubelet needs one; create the pod anew"
+    elsewhere = "!has(object.spec.nodeName) || object.spec.nodeName != params.metadata.name"
+    without = {"matchExpressions": [{"key": HAS_CGROUPS, "operator": "DoesNotExist"}]}
     policy = make_object(group, "ValidatingAdmissionPolicy", name) | {
         "spec": {
             "failurePolicy": "Fail",
+            "paramKind": {"apiVersion": "v1", "kind": "Node"},
             "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": "false", "message": message, "reason": "Forbidden"}],
+            "validations": [{"expression": elsewhere, "message": message, "reason": "Forbidden"}],
         }
     }
-    bound = {"spec": {"policyName": name, "validationActions": ["Deny"]}}
+    parameters = {"selector": without, "parameterNotFoundAction": "Allow"}
+    bound = {"spec": {"policyName": name, "validationActions": ["Deny"], "paramRef": parameters}}
     return [
         (f"/apis/{group}/validatingadmissionpolicies", policy),
         (

@@ -409,7 +409,9 @@ class Agent:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                fork(lambda: shim_server.start_shim(connection, shim, first_process(self.monitor)))
+                has_cgroup = self.node.cgroup is not None
+                first = first_process(self.monitor)
+                fork(lambda: shim_server.start_shim(connection, shim, first, has_cgroup=has_cgroup))
 
     def _reap(self) -> bool:
         """Take note of all children that have ended. Whether the node has."""

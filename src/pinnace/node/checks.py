@@ -35,7 +35,7 @@ from pinnace.network.native import support
 from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
 from pinnace.node import requirements
 from pinnace.node.requirements import ADMINISTRATORS, SET_CLOCK, span
-from pinnace.sandbox import ids, namespaces, scratch
+from pinnace.sandbox import cgroups, ids, namespaces, scratch
 from pinnace.sandbox.linux import CLONE_NEWUSER, mount, unshare
 from pinnace.sandbox.mounts import mount_node
 from pinnace.slurm import host_name
@@ -271,7 +271,8 @@ def trial(base: Path) -> list[Check]:
         cleanup = namespaces.Cleanup(sweep=lambda: None, end=lambda _in_order: scratch.remove(directory))
         try:
             offer = offered_devices()
-            monitor, line = namespaces.start(lambda line: _try_inside(line, directory, offer), cleanup)
+            cgroup, check = delegated_cgroup(directory)
+            monitor, line = namespaces.start(lambda line: _try_inside(line, directory, offer, cgroup), cleanup)
             with line:
                 heard = line.recv(1 << 16)
             os.waitpid(monitor, 0)
@@ -281,13 +282,31 @@ def trial(base: Path) -> list[Check]:
         return [failed("node", str(error), f"{ADMINISTRATORS}; they will know the cause.")]
     if not heard:
         return [failed("node", "its first process ended", "The lines above say why.")]
-    return [Check(**about | {"state": CheckState(about["state"])}) for about in json.loads(heard)]
+    found = [Check(**about | {"state": CheckState(about["state"])}) for about in json.loads(heard)]
+    return found if any(one.name == check.name for one in found) else [check, *found]
 
 
-def _try_inside(line: socket.socket, directory: Path, offer: DeviceOffer) -> None:
+def delegated_cgroup(directory: Path) -> tuple[Path | None, Check]:
+    """Whether nodes have cgroups here: one is made, as an agent does; the node's directory is removed with it."""
+    try:
+        made = cgroups.set_up(directory)
+    except OSError as error:
+        return None, no_cgroups(cgroups.describe(error))
+    return made, ok("cgroups", f"delegated ({', '.join(cgroups.available(made))})")
+
+
+def no_cgroups(reason: str) -> Check:
+    """That is the usual case, about which a site can do little."""
+    return ok("cgroups", f"{reason}: limits are kept {cgroups.OTHERWISE}")
+
+
+def _try_inside(line: socket.socket, directory: Path, offer: DeviceOffer, cgroup: Path | None) -> None:
     checks = []
     try:
-        mount_node(directory, {})
+        with cgroups.entering(cgroup) as entry:
+            mount_node(directory, {})
+        if entry.refusal:
+            checks.append(no_cgroups(entry.refusal))
         set_up_netns(choose([]), 0, ids.last_id(Path("/proc/self/gid_map").read_text()))
         checks.append(ok("node", "namespaces, mounts and network can be made"))
         checks += [_overlay(), *_device_files(offer)]

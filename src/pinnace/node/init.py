@@ -31,6 +31,7 @@ from pinnace.node.services import containerd, devices, host_network, kube_proxy,
 from pinnace.node.services.runc_wrapper import Edits, Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
+from pinnace.sandbox import cgroups
 from pinnace.sandbox.environment import restrict_environment
 from pinnace.sandbox.ids import last_id
 from pinnace.sandbox.keeping_groups import has_groups
@@ -94,6 +95,7 @@ class Init:
         self.run_directory = RUN
         self.notify = str(NOTIFY_SOCKET) if node.has_native_sockets else ""
         self.keeps_groups = False  # whether containers can keep groups of the user
+        self.has_cgroups = False  # whether containers have cgroups
         self.network_is_up = RUN / "network-is-up"
         self.certificate = appearance(Path(node.secret(f"node-{node.name}.kubeconfig")))
         self.api = self.timeline.ready(StepName.API, listening(str(node.cluster.ranges.node(HEAD)), API_PORT))
@@ -112,16 +114,17 @@ class Init:
         with self.timeline.step(StepName.NETWORK):
             self._network()
         self.network_is_up.touch()
+        pool = CpuPool.of_this_process(self.node.allocation.cpus)
         edits = Edits(
             launcher=ranks.added(self.node, os.environ) if self.node.has_ranks else None,
             host=partial(host_network.describe, self.node, RUN),
             notify=self.notify,
-            limiter=Limiter(pool=CpuPool.of_this_process(self.node.allocation.cpus), tasks=TASKS, run_directory=RUN),
+            limiter=None if self.has_cgroups else Limiter(pool=pool, tasks=TASKS, run_directory=RUN),
             keep_groups=self.keeps_groups,
         )
         bundles = Requests(RUN / "bundles")
         self._services()
-        self._limits(edits.limiter.pool)
+        self._limits(pool)
         poll = select.poll()
         for readable in (wake, self.agent, bundles.descriptor):
             poll.register(readable, select.POLLIN)
@@ -141,7 +144,12 @@ class Init:
 
     def _mounts(self) -> None:
         binds = self.node.cluster.binds | (ranks.binds(self.node.scratch) if self.node.has_ranks else {})
-        mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
+        with cgroups.entering(self.node.cgroup) as entry:
+            mount_node(self.node.scratch, binds, self.lease.containerd if self.lease else None)
+        self.has_cgroups = entry.entered
+        if entry.refusal:
+            sys.stderr.write(f"cgroups: {entry.refusal}; limits are kept {cgroups.OTHERWISE}\n")
+            sys.stderr.flush()
         if self.node.cluster.restriction:
             make_read_only(self.node.cluster.restriction.read_only)
         sethostname(self.node.name)
@@ -198,7 +206,9 @@ class Init:
             self.service("storage", provisioner_argv(node, sys.executable, VOLUMES), waits_for=api)
 
     def _limits(self, pool: CpuPool) -> None:
-        """What makes limits of containers hold."""
+        """What makes limits of containers hold, and evicts pods. With cgroups, nothing of it is for a single pod."""
+        if self.has_cgroups and self.node.pod:
+            return
         Requests(RUN / limiter.FIFO)  # which is read by the service alone, and kept open here, so that nothing is lost
         run = Function(work=lambda _channel: self._serve_limits(pool), log=self.logs / "limits.log")
         self.supervisor.add(Service(name="limits", run=run))

@@ -24,7 +24,7 @@ from pinnace.node.forking import signals_held
 from pinnace.node.limits.memory_cgroup import in_memory_cgroup
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs import joining, start_throttle
-from pinnace.sandbox import scratch
+from pinnace.sandbox import cgroups, scratch
 from pinnace.slurm import host_name
 from pinnace.spec import HEAD, Allocation, ClusterSpec, DeviceOffer, Mpi, NodeRecord, NodeSpec, NodeState, PodReference
 from pinnace.timeline.recorder import MarkEvent, Recorder, StepName, node_marks
@@ -144,6 +144,7 @@ class Launch:
             volumes=args.volumes or not args.pod,
             mpi=mpi if args.mpi_container else None,
             offer=self._offer(),
+            cgroup=make_cgroup(place),
         )
 
     def _offer(self) -> DeviceOffer:
@@ -184,6 +185,17 @@ def allocated(environment: Mapping[str, str]) -> Allocation:
         memory=memory << 20 or None,
         memory_cgroup=in_memory_cgroup(Path("/proc/self/cgroup").read_text()),
     )
+
+
+def make_cgroup(place: Path) -> Path | None:
+    """The node's own cgroup, where the user may make one; otherwise limits are kept without (``node.limits``)."""
+    try:
+        made = cgroups.set_up(place)
+    except OSError as error:
+        say(f"cgroups: {cgroups.describe(error)}; limits are kept {cgroups.OTHERWISE}")
+        return None
+    say(f"cgroups: delegated ({', '.join(cgroups.available(made))})")
+    return made
 
 
 def may_not_join(spec: ClusterSpec) -> str:

@@ -24,6 +24,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from pinnace.node.forking import SLURM_SIGNALS, fork
+from pinnace.sandbox import cgroups
 from pinnace.sandbox.entering import ALL_BUT_NETWORK, become_root_of
 from pinnace.sandbox.environment import restrict_environment
 from pinnace.sandbox.linux import die_with_parent
@@ -49,12 +50,17 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def start_shim(connection: socket.socket, shim: str, first: int) -> None:
-    """Serve one client, in a process of its own. ``first`` is the node's first process."""
+def start_shim(connection: socket.socket, shim: str, first: int, *, has_cgroup: bool) -> None:
+    """Serve one client, in a process of its own. ``first`` is the node's first process.
+
+    ``has_cgroup``: whether the node has one of its own. From outside of it, runc could move nothing into a pod's.
+    """
     request, streams = receive(connection)
     if is_gone(connection):  # containerd has given up, and would not know of the shim
         return
     close_others([connection.fileno(), *streams])
+    if has_cgroup:
+        cgroups.join(first)
     restrict_environment()  # pods that see the node's processes shall not see the user's variables
     many = become_root_of(first, ALL_BUT_NETWORK)
     if not many:

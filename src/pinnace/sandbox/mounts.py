@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pinnace.sandbox.linux import (
     AT_RECURSIVE,
+    CLONE_NEWCGROUP,
     CLONE_NEWNS,
     MNT_DETACH,
     MOUNT_ATTR_RDONLY,
@@ -161,8 +162,11 @@ def node_mounts(
 
 
 def mount_node(scratch: Path, binds: Mapping[str, str], containerd: Path | None = None) -> None:
-    """Execute the plan in a new mount namespace. The error names the step that failed."""
-    unshare(CLONE_NEWNS)
+    """Execute the plan in new mount and cgroup namespaces. The error names the step that failed.
+
+    The monitor stays in the host's cgroup namespace: out of one, it could not remove the node's cgroup.
+    """
+    unshare(CLONE_NEWNS | CLONE_NEWCGROUP)
     for name in ("root", *LOCAL_DIRECTORIES):
         (scratch / name).mkdir(exist_ok=True)
     for step in node_mounts(scratch, os.listdir("/"), binds, containerd):  # noqa: PTH208

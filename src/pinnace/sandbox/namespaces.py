@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 from pinnace.errors import NodeError
 from pinnace.sandbox.ids import MAX_IDS, subordinate_ranges
 from pinnace.sandbox.linux import (
-    CLONE_NEWCGROUP,
     CLONE_NEWIPC,
     CLONE_NEWNET,
     CLONE_NEWPID,
@@ -42,7 +41,7 @@ from pinnace.sandbox.linux import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NODE_NAMESPACES = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+NODE_NAMESPACES = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
 AGENT_GONE = signal.SIGUSR2  # to the monitor: the agent has ended
 SWEEP_TIMEOUT = 20.0  # seconds that the monitor waits for ``Cleanup.sweep`` at its end
 USERNS_READY = b"u"
@@ -87,8 +86,9 @@ def start(
 ) -> tuple[int, socket.socket]:
     """Make the namespaces and run ``init`` as their first process. Returns the monitor's PID and a socket to init.
 
-    ``init`` makes the mount namespace itself (see ``mounts.mount_node``), and reports over the socket why it fails.
-    ``drop_groups`` drops the user's supplementary groups, which the kernel allows where there are subordinate IDs.
+    ``init`` makes the mount and cgroup namespaces itself (see ``mounts.mount_node``), and reports over the socket why
+    it fails. ``drop_groups`` drops the user's supplementary groups, which the kernel allows where there are subordinate
+    IDs.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready_ours, ready_theirs = socket.socketpair()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.removal import remove_tree
+from pinnace.sandbox import cgroups
 from pinnace.sandbox.mountinfo import mount_points, mount_table
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def is_own(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a node's directory and its contents, unless something is mounted below it, which would be removed too."""
+    """Remove a node's cgroups, and its directory unless something is mounted below it, which would be removed too."""
+    cgroups.remove(path)
     if not mounts_below(path, mount_table()):
         remove_tree(path)
 

@@ -57,7 +57,8 @@ class NodeSpec:
 
     ``joined`` is one that has come to a cluster that ran already. ``images`` are those of its pod, fetched while the
     kubelet starts; without ``volumes`` nobody here claims any. ``mpi`` are the words that go before the commands of
-    these of its containers (see ``podjobs.pod_annotations.mpi_flags``). ``offer`` are its devices.
+    these of its containers (see ``podjobs.pod_annotations.mpi_flags``). ``offer`` are its devices. ``cgroup`` is its
+    own, where the user may make some (see ``sandbox.cgroups``).
     """
 
     cluster: ClusterSpec
@@ -73,6 +74,7 @@ class NodeSpec:
     volumes: bool = True
     mpi: Mpi | None = None
     offer: DeviceOffer = field(default_factory=DeviceOffer)
+    cgroup: Path | None = None
 
     @property
     def address(self) -> str:

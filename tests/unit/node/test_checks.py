@@ -12,6 +12,7 @@ from pinnace.devices.gpu import Gpu
 from pinnace.errors import NodeError
 from pinnace.node import checks, requirements
 from pinnace.node.checks import CheckState
+from pinnace.sandbox import cgroups
 from pinnace.sandbox.linux import CLONE_NEWUSER, unshare
 from pinnace.spec import CLOCK_SKEW, LIFE, Device, DeviceOffer
 
@@ -84,6 +85,22 @@ def test_file_watches_that_are_taken_are_named() -> None:
         text = told.read()
     assert "a node needs 9 inotify instances" in text
     assert "fs.inotify.max_user_instances" in text
+
+
+def test_without_a_delegated_cgroup_it_is_said_how_limits_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "cgroup_of", lambda *_: None)
+    made, check = checks.delegated_cgroup(tmp_path)
+    assert made is None
+    assert check.state is CheckState.OK
+    assert check.text == "this host has no cgroup v2: limits are kept by polling memory and by CPU affinity"
+
+
+def test_a_delegated_cgroup_is_shown_with_its_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    monkeypatch.setattr(cgroups, "set_up", lambda directory: directory)
+    assert checks.delegated_cgroup(tmp_path) == (tmp_path, checks.ok("cgroups", "delegated (cpu, memory, pids)"))
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_GPUS": "0"}

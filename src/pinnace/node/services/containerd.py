@@ -81,7 +81,9 @@ def _runtimes(init: Init) -> str:
 
     def wrapper(handler: str) -> str:
         runc = node.binary("runc")
-        script = wrapper_script(runc, requests, launcher=node.has_ranks, handler=handler, keeper=keeper)
+        script = wrapper_script(
+            runc, requests, launcher=node.has_ranks, handler=handler, keeper=keeper, cgroups=init.has_cgroups
+        )
         return init.write(handler, script, 0o755)
 
     runtimes = runtime_toml(DEFAULT_HANDLER, wrapper(DEFAULT_HANDLER))
@@ -190,7 +192,7 @@ SystemdCgroup = false
 
 
 def containerd_toml(*, runtimes: str, sandbox_image: str, cni_config: str, cni_plugins: list[str], certs: str) -> str:
-    """containerd without cgroups, AppArmor and NRI; its runtimes are runc behind our wrapper."""
+    """containerd without AppArmor and NRI; its runtimes are runc behind our wrapper."""
 
     def quote(text: str) -> str:
         return json.dumps(text)

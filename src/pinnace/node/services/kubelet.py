@@ -1,4 +1,4 @@
-"""The kubelet: its configuration and command. All processes stay in the cgroup of the Slurm step."""
+"""The kubelet: its configuration and command. Unless a node has cgroups, all processes stay in the Slurm step's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.controlplane.objects import HAS_CGROUPS
 from pinnace.node.services.containerd import CONTAINERD_SOCKET
 from pinnace.node.services.kubelet_pacing import paced
 from pinnace.sandbox.mountinfo import filesystem_on, mount_table
@@ -41,6 +42,7 @@ def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) ->
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         ),
         file_system=filesystem_on("/var/lib/kubelet", mount_table()),
+        cgroups=init.has_cgroups,
     )
     containerd = init.timeline.ready("containerd", Path(CONTAINERD_SOCKET).exists)
 
@@ -49,7 +51,7 @@ def add(init: Init, api: Callable[[], bool], certificate: Callable[[], bool]) ->
 
     init.service(
         "kubelet",
-        kubelet_argv(node, init.write("kubelet.json", json.dumps(configuration))),
+        kubelet_argv(node, init.write("kubelet.json", json.dumps(configuration)), cgroups=init.has_cgroups),
         waits_for=(lambda: True) if node.pod else ready,
         output=partial(paced, ready=ready, under_way=under_way(init)) if node.pod else None,
     )
@@ -66,9 +68,9 @@ def reserved(allocation: Allocation, *, cpus: int, memory: int) -> dict[str, str
 
 
 def kubelet_config(
-    node: NodeSpec, *, resolv_conf: str, system_reserved: dict[str, str], file_system: str
+    node: NodeSpec, *, resolv_conf: str, system_reserved: dict[str, str], file_system: str, cgroups: bool = False
 ) -> dict[str, Any]:
-    """A kubelet that leaves cgroups alone: all processes stay in the cgroup of the Slurm step."""
+    """A kubelet that leaves cgroups alone, unless the node has its own."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -92,8 +94,8 @@ def kubelet_config(
         "clusterDNS": [str(node.cluster.ranges.dns)],
         "clusterDomain": node.cluster.domain,
         "resolvConf": resolv_conf,
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": [],
+        "cgroupsPerQOS": cgroups,
+        "enforceNodeAllocatable": ["pods"] if cgroups else [],
         "systemReserved": system_reserved,
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
@@ -120,14 +122,15 @@ def kubelet_config(
     }
 
 
-def kubelet_argv(node: NodeSpec, config: str) -> list[str]:
+def kubelet_argv(node: NodeSpec, config: str, *, cgroups: bool = False) -> list[str]:
+    labels = node.labels | ({HAS_CGROUPS: "true"} if cgroups else {})
     return [
         node.binary("kubelet"),
         f"--config={config}",
         f"--kubeconfig={node.secret(f'node-{node.name}.kubeconfig')}",
         f"--hostname-override={node.name}",
         f"--node-ip={node.address}",
-        *([f"--node-labels={','.join(f'{key}={value}' for key, value in node.labels.items())}"] if node.labels else []),
+        *([f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}"] if labels else []),
         *([f"--register-with-taints={','.join(node.taints)}"] if node.taints else []),
         "--v=2",
     ]

@@ -1,9 +1,9 @@
 """runc without root: the wrapper through which every container's bundle passes.
 
-Slurm never delegates cgroups to users, so there is none that a container could be put into; and what the host mounted
-read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
-``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace. Limits are kept
-by other means (see ``node.limits``), which hear of a container when it is created, started and updated.
+Slurm delegates no cgroups to users, so on most hosts there is none that a container could be put into; and what the
+host mounted read-only, a user cannot make writable. When a container is created, the wrapper takes out of the bundle's
+``config.json`` what runc could only fail at, and adds what containerd leaves out in a user namespace. Without cgroups,
+limits are kept by other means (see ``node.limits``), which hear of a container when it is created, started and updated.
 
 A shim calls the runtime a dozen times per container, so the wrapper is a few lines of shell. It has the one file edited
 by the node's init, which has Python running: it writes a line into a FIFO, and reads the answer from another.
@@ -48,19 +48,21 @@ def wrapper_script(
     handler: str = DEFAULT_HANDLER,
     keeper: Sequence[str] = (),
     tasks: str = str(TASKS),
+    cgroups: bool = False,
 ) -> str:
     """What containerd calls for runc. Whoever opens a FIFO for both directions does not wait for the other end.
 
     Only where there is something to add to its environment, or its container has CPUs of its own, does `kubectl exec`,
-    which probes use too, have anything edited. `update` is not runc's: it could only change a cgroup. ``keeper`` is the
-    command behind which runc keeps the user's groups, for containers that shall have them.
+    which probes use too, have anything edited. Without ``cgroups``, `update` is not runc's: it could only change those.
+    ``keeper`` is the command behind which runc keeps the user's groups, for containers that shall have them.
     """
+    words = "create | exec" if cgroups else "create | exec | start | update"
     edited = "true" if launcher or handler == HOST_NETWORK else "false"
     return f"""#!/bin/sh
 for word in "$@"; do
   [ "$previous" = --bundle ] && file=$word/config.json
   [ "$previous" = --process ] && file=$word
-  case $word in create | exec | start | update) kind=$word ;; esac
+  case $word in {words}) kind=$word ;; esac
   previous=$word
 done
 bundle={shlex.quote(tasks)}/$word
@@ -174,14 +176,14 @@ class Edits:
     """What a node adds to its containers.
 
     ``launcher``: what lets them start ranks. ``host`` describes the host, for those in its network. ``notify``: the
-    socket to which their calls are sent for native sockets. ``limiter`` makes their limits hold. ``keep_groups``:
-    whether the user has groups to keep.
+    socket to which their calls are sent for native sockets. ``limiter`` makes their limits hold, where no cgroup does.
+    ``keep_groups``: whether the user has groups to keep.
     """
 
     launcher: dict[str, Any] | None
     host: Callable[[], Host]
     notify: str
-    limiter: Limiter
+    limiter: Limiter | None
     keep_groups: bool = False
 
 
@@ -193,19 +195,21 @@ def edit(
     ``host`` is the host of a container in the host's network. When a container is started or updated, ``path`` is not
     a configuration of runc's. A container whose pod is held waits for up to ``patience`` seconds, if it is given.
     """
-    limiter, home = edits.limiter, edits.limiter.tasks / container
-    if kind == "start":
-        limiter.started(home)
+    limiter = edits.limiter
+    if limiter and kind == "start":
+        limiter.started(limiter.tasks / container)
         return
     about, added = json.loads(path.read_text()), edits.launcher
-    if kind == "update":
-        limiter.updated(about, home)
+    if limiter and kind == "update":
+        limiter.updated(about, limiter.tasks / container)
         return
     if kind == "create":
         held_pods.wait(about, limit=patience)
-        limiter.created(about, path.parent)
+        if limiter:
+            limiter.created(about, path.parent)
+            about = without_cgroups(about)
         about = host_network.on_host_network(about, host, path.parent) if host else about
-        bundle = keeping_read_only(without_cgroups(about), is_read_only)
+        bundle = keeping_read_only(about, is_read_only)
         last = last_id(Path("/proc/self/gid_map").read_text())
         about = with_ping(with_known_groups(bundle, last), last)
         about = with_launcher(about, added) if added else about
@@ -217,7 +221,7 @@ def edit(
     else:
         about = host_network.with_host_environment(about, host) if host else about
         about = with_environment(about, added) if added else about
-        about = with_affinity(about, home)
+        about = with_affinity(about, limiter.tasks / container) if limiter else about
     path.write_text(json.dumps(about))
 
 

@@ -23,6 +23,7 @@ from pinnace.node.services.runc_wrapper import (
     Edits,
     Requests,
     answer,
+    edit,
     is_read_only,
     keeping_read_only,
     with_environment,
@@ -251,6 +252,30 @@ def test_a_container_with_a_cpu_limit_from_its_creation_to_its_resize(
     assert ContainerLimits.read(bundle) == ContainerLimits(memory=128 << 20, cpus=len(OWN))
     assert not (bundle / AFFINITY).exists()
     assert wrapped("update", "--resources=-", "gone", said=larger).returncode == 1
+
+
+def test_where_there_are_cgroups_they_are_runcs(tmp_path: Path) -> None:
+    config = sandbox("pid", kind="container", cgroupsPath="/x", resources={"memory": {"limit": 1}}) | {"mounts": []}
+    bundle = tmp_path / "name"
+    bundle.mkdir()
+    (bundle / "config.json").write_text(json.dumps(config | {"process": process()}))
+    edits = Edits(launcher=None, host=lambda: HOST, notify="", limiter=None)
+    edit("create", "name", bundle / "config.json", edits, None)
+    edited = json.loads((bundle / "config.json").read_text())["linux"]
+    assert (edited["cgroupsPath"], edited["resources"]) == ("/x", {"memory": {"limit": 1}})
+    assert [path.name for path in bundle.iterdir()] == ["config.json"]
+    (bundle / "process").write_text(json.dumps(process()))
+    edit("exec", "name", bundle / "process", edits, None)
+    assert "execCPUAffinity" not in (bundle / "process").read_text()
+
+
+def test_where_there_are_cgroups_a_resize_is_runcs(tmp_path: Path) -> None:
+    script = tmp_path / "wrapper"
+    script.write_text(wrapper_script("/bin/echo", str(tmp_path / "nobody"), launcher=False, cgroups=True))
+    script.chmod(0o755)
+    for words in (["update", "--resources=-", "name"], ["start", "name"]):
+        done = subprocess.run([script, *words], capture_output=True, text=True, check=True, timeout=10)
+        assert done.stdout.split() == words
 
 
 def test_a_container_that_keeps_the_users_groups_does_so_in_all_that_is_executed_in_it(
