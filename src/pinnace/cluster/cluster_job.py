@@ -16,6 +16,7 @@ from pinnace.cluster.job_record import ClusterJobRecord
 from pinnace.errors import SlurmUnreachableError
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm.commands import Slurm
+from pinnace.slurm.pacing import squeue_interval
 from pinnace.slurm.variables import srun_environment
 from pinnace.spec import agent_argv
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pinnace.cluster.directory import Directory
     from pinnace.slurm.jobs import QueuedJob
 
-SQUEUE_INTERVAL = 1.0  # seconds
 JOB_STATE_LIMIT = 10.0  # seconds until Slurm has to show how a job ended
 JOB_STATE_INTERVAL = 0.1  # seconds
 BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -53,6 +53,7 @@ class ClusterJob:
         self.place = place
         self.slurm = Slurm()
         self.process: subprocess.Popen[bytes] | None = None  # srun or the agent, if this process started it
+        self._begun = time.monotonic()
         self._asked = -math.inf  # when Slurm was asked last whether the job runs
 
     # --- launching ----------------------------------------------------------------------------------------------
@@ -128,15 +129,16 @@ class ClusterJob:
         return comment == launching.job_comment(self.directory.name)
 
     def is_running(self) -> bool:
-        """Whether the agents may still run. Slurm is asked once in ``SQUEUE_INTERVAL``; if it is silent, they may."""
+        """Whether the agents may still run. Slurm is asked now and then (``pacing``); if it is silent, they may."""
         if self.process is not None:
             return self.process.poll() is None
         if self.place is Place.LOCAL:
             record = self.directory.job_record
             return record is not None and record.alive
-        if time.monotonic() - self._asked < SQUEUE_INTERVAL:
+        now = time.monotonic()
+        if now - self._asked < squeue_interval(now - self._begun):
             return True
-        self._asked = time.monotonic()
+        self._asked = now
         try:
             job = self.find()
         except SlurmUnreachableError:

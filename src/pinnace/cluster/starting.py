@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pinnace.cluster import reaching
-from pinnace.cluster.cluster_job import SQUEUE_INTERVAL, Place
+from pinnace.cluster.cluster_job import Place
 from pinnace.cluster.diagnosis import describe_pending
 from pinnace.controlplane.placement import HEAD_TAINT, SCHEDULER, probe
 from pinnace.errors import ClusterError, SlurmUnreachableError
 from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.nodes import is_ready
+from pinnace.slurm.pacing import squeue_interval
 from pinnace.slurm.states import Phase
 
 if TYPE_CHECKING:
@@ -95,19 +96,19 @@ class Start:
 
     def _wait_for_head(self, report: Report, give_up: float) -> str:
         """Wait until the job runs and the head has recorded where its API is. A job may be pending for days."""
-        pending, asked = "", 0.0
+        pending, asked, changed = "", 0.0, time.monotonic()
         while True:
             begun = time.monotonic()
             self._diagnosis.check_nodes()
             if address := self._directory.api_address:
                 return address
             self._diagnosis.check_alive()
-            if self._job.place is not Place.LOCAL and time.monotonic() - asked > SQUEUE_INTERVAL:
-                asked = time.monotonic()
+            if self._job.place is not Place.LOCAL and begun - asked > squeue_interval(begun - changed):
+                asked = begun
                 text = self._pending()
                 if text and text != pending:
                     report(text)
-                    pending = text
+                    pending, changed = text, begun
             if time.monotonic() > give_up:
                 raise ClusterError(
                     f"the cluster {self._directory.name} was not started within the limit: "

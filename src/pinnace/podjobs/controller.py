@@ -25,26 +25,27 @@ from pinnace.kube.cache import Cache, uid
 from pinnace.kube.client import API_FAILURES, API_UNREACHABLE, Api, timestamp
 from pinnace.kube.events import NORMAL
 from pinnace.kube.pods import is_terminal
-from pinnace.kube.watch import end_with_thread, watch
+from pinnace.kube.watch import Changed, end_with_thread, watch
 from pinnace.podjobs import elastic, head_access, reconciler, refusals
 from pinnace.podjobs.action_runner import ActionRunner
-from pinnace.podjobs.actions import Submit
+from pinnace.podjobs.actions import Submit, Tell
 from pinnace.podjobs.backlog import Backlog
 from pinnace.podjobs.pod_api import PodApi
 from pinnace.podjobs.reconciler import MARK, NUMBER, Memory, World, is_ours, plan
 from pinnace.podjobs.settings import PodJobSettings
 from pinnace.podjobs.submission import claimed, submission
 from pinnace.slurm.commands import Slurm
+from pinnace.slurm.pacing import IDLE_SQUEUE_INTERVAL, SQUEUE_INTERVAL, squeue_interval
 from pinnace.slurm.variables import submission_environment
 from pinnace.spec import ClusterSpec, NodeRecord
 from pinnace.spec.records import indices
 from pinnace.timeline.recorder import MarkEvent, Recorder, StepName, submission_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pinnace.kube.access import Access
-    from pinnace.kube.watch import Changed, Listed
+    from pinnace.kube.watch import Listed
     from pinnace.slurm.jobs import QueuedJob
 
     Object = dict[str, Any]
@@ -52,13 +53,20 @@ if TYPE_CHECKING:
 PODS, NODES = "pods", "nodes"
 SUBMIT_THREADS = 8  # sbatch calls at a time
 PASS_INTERVAL = 0.1  # seconds between passes while much happens; what comes alone has its pass at once
-SQUEUE_INTERVAL = 1.0  # seconds between calls of squeue while there are jobs that matter
-IDLE_SQUEUE_INTERVAL = 15.0  # and while there are none
 REPORT_INTERVAL = 10.0  # seconds between log lines about how long a pass takes
 API_INTERVAL = 0.05  # seconds between tries to reach the API at the start
 API_LIMIT = 120.0  # seconds for all of them
 
 log = logging.getLogger("pinnace.podjobs")
+
+
+def states(jobs: Iterable[QueuedJob]) -> set[tuple[int, str]]:
+    """What of a queue has to change for it to count as changed."""
+    return {(job.id, job.state) for job in jobs}
+
+
+def progress(pod: Object) -> tuple[str | None, str | None, bool]:
+    return pod["status"].get("phase"), pod["spec"].get("nodeName"), "deletionTimestamp" in pod["metadata"]
 
 
 class PodJobController:
@@ -78,6 +86,7 @@ class PodJobController:
         self.cache = Cache(PODS, NODES, key=uid)
         self.asked = 0.0
         self.next_squeue = 0.0
+        self.changed = 0.0  # when something has changed that a job may follow, or has followed
         self.reported = 0.0
         self.stepped = 0.0
         self.news: queue.Queue[Listed | Changed | Callable[[], None]] = queue.Queue()
@@ -104,6 +113,8 @@ class PodJobController:
                 if callable(change):
                     change()
                 else:
+                    if self._concerns_jobs(change):
+                        self._expect_changes()
                     self.cache.apply(change)
             if self.cache.has_synced():
                 self._ask_slurm()
@@ -121,6 +132,18 @@ class PodJobController:
         due = [*self.memory.due.values(), self.memory.next_accounting]
         return min([self.next_squeue, *(when for when in due if when > time.monotonic())])
 
+    def _concerns_jobs(self, change: Listed | Changed) -> bool:
+        """Whether a pod that is a job has begun, ended, moved or gone: its job has, or will."""
+        if not isinstance(change, Changed) or change.kind != PODS or not is_ours(change.object):
+            return False
+        before = self.cache[PODS].get(uid(change.object))
+        return change.gone or before is None or progress(before) != progress(change.object)
+
+    def _expect_changes(self) -> None:
+        """Slurm's queue will change: look again soon, and often for a while."""
+        self.changed = time.monotonic()
+        self.next_squeue = min(self.next_squeue, self.changed + SQUEUE_INTERVAL)
+
     def _ask_slurm(self) -> None:
         """Call squeue, if it is time: once for all jobs."""
         now = time.monotonic()
@@ -132,11 +155,14 @@ class PodJobController:
             log.warning("squeue: %s", error)
             self.jobs, self.next_squeue = None, now + refusals.UNREACHABLE_PAUSE
             return
+        if states(jobs) != states(self.jobs or ()):
+            self.changed = now
         self.jobs, self.asked, self.files = jobs, now, self._files()
         matter = any(job.state.is_alive for job in jobs) or any(
             is_ours(pod) and not is_terminal(pod) for pod in self.cache[PODS].values()
         )
-        self.next_squeue = now + (SQUEUE_INTERVAL if matter or self.files else IDLE_SQUEUE_INTERVAL)
+        quiet = 0.0 if self.provisioning.elastic[1] else now - self.changed  # elastic nodes go by the latest queue
+        self.next_squeue = now + (squeue_interval(quiet) if matter or self.files else IDLE_SQUEUE_INTERVAL)
 
     def _files(self) -> dict[int, NodeRecord]:
         """The records of the nodes that have joined."""
@@ -169,6 +195,8 @@ class PodJobController:
         world = self.world()
         actions = plan(world, self.memory, now, room=self._room())
         self._report_duration(now)
+        if any(not isinstance(action, Tell) for action in actions):
+            self._expect_changes()
         for action in actions:
             if isinstance(action, Submit):
                 self._submit(action.pod)
@@ -242,7 +270,7 @@ class PodJobController:
     def _submitted(self, pod: Object, result: int | Exception | None) -> None:
         key, now = uid(pod), time.monotonic()
         self.memory.submitting.discard(key)
-        self.next_squeue = min(self.next_squeue, now + SQUEUE_INTERVAL)
+        self._expect_changes()
         if not isinstance(result, UsageError):
             self.memory.marked[key] = now
         if isinstance(result, int):
