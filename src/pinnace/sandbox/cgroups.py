@@ -61,6 +61,18 @@ def is_of_slurm(cgroup: Path) -> bool:
     return cgroup.name.startswith(TASK) and any(part.startswith(JOB) for part in cgroup.parts)
 
 
+def is_of_systemd(cgroup: Path) -> bool:
+    """Whether it is that of a unit of the user's systemd, which has not said ``Delegate=yes``: systemd changes it."""
+    return _attribute(cgroup, "user.invocation_id") is not None and _attribute(cgroup, "user.delegate") != b"1"
+
+
+def _attribute(cgroup: Path, name: str) -> bytes | None:
+    try:
+        return os.getxattr(cgroup, name)
+    except OSError:
+        return None
+
+
 def available(cgroup: Path) -> tuple[str, ...]:
     """The controllers that its children can have, of those that we use."""
     given = (cgroup / "cgroup.controllers").read_text().split()
@@ -74,10 +86,10 @@ def refusal(own: Path | None, uid: int) -> str:
         return "this host has no cgroup v2"
     if uid == 0:
         return "root's own are not delegated"
-    if is_of_slurm(cgroup):
-        return "Slurm has its processes in it"
     if not all(os.access(cgroup / name, os.W_OK) for name in ("", PROCS, SUBTREE)):
         return "none delegated"
+    if is_of_slurm(cgroup) or is_of_systemd(cgroup):
+        return "Slurm has its processes in it" if is_of_slurm(cgroup) else "systemd keeps it to itself (Delegate=no)"
     if lacking := [name for name in REQUIRED if name not in available(cgroup)]:
         return f"delegated without {', '.join(lacking)}"
     return ""

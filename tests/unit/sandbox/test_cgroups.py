@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -75,6 +76,20 @@ def test_why_a_cgroup_will_not_do(delegated: Path, monkeypatch: pytest.MonkeyPat
     assert cgroups.refusal(delegated, UID) == "delegated without cpu, memory"
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "cgroup.subtree_control")
     assert cgroups.refusal(delegated, UID) == "none delegated"
+
+
+def test_a_unit_of_the_users_systemd_has_to_be_delegated(delegated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = {"user.invocation_id": b"0123"}
+
+    def getxattr(_path: Path, name: str) -> bytes:
+        if name not in attributes:
+            raise OSError(errno.ENODATA, "no such attribute")
+        return attributes[name]
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    assert cgroups.refusal(delegated, UID) == "systemd keeps it to itself (Delegate=no)"
+    attributes["user.delegate"] = b"1"
+    assert cgroups.refusal(delegated, UID) == ""
 
 
 def test_a_node_is_without_cgroups_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
