@@ -41,7 +41,7 @@ INIT = "usr/sbin/vm-init"
 MEMORY = 4096  # MiB
 COMMAND_LIMIT = 900.0  # seconds for what makes the disks
 BOOT_LIMIT = 300.0  # seconds; it takes about 15
-DEBUGFS_FREE = 1 << 30  # bytes that a disk has beside its files
+DISK_FREE = 1 << 30  # bytes that a disk has beside its files
 INIT_SCRIPT = f"""#!/bin/sh
 # Written by tests/support/virtual_machine.py. PID 1 of the machine; the initrd has mounted /dev, /proc, /run and /sys.
 mkdir -p /dev/shm && mount -t tmpfs -o mode=1777 shm /dev/shm
@@ -103,7 +103,7 @@ def _boot(root: Path, name: str) -> Path:
 
 def make_disk(directory: Path, disk: Path) -> None:
     """A disk with the files of a directory, without a mount."""
-    size = sum(path.lstat().st_size for path in directory.rglob("*")) + DEBUGFS_FREE
+    size = sum(path.lstat().st_size for path in directory.rglob("*")) + DISK_FREE
     run("mke2fs", "-q", "-t", "ext4", "-d", directory, disk, f"{size >> 10}k")
 
 
@@ -144,7 +144,8 @@ def argv(debian: Path, components: Path, archive: Path, socket_at: Path, log: Pa
     ]
     kernel = f"console=ttyS0 root=/dev/vda rw init=/{INIT} panic=-1"
     return [
-        *("nice", "-n", "10", "qemu-system-x86_64", "-accel", "tcg,thread=single", "-icount", "shift=0"),
+        *("setpriv", "--pdeathsig=KILL", "nice", "-n", "10"),  # it ends with us, however we end
+        *("qemu-system-x86_64", "-accel", "tcg,thread=single", "-icount", "shift=0"),
         *("-cpu", "max", "-smp", "1"),
         *("-m", str(MEMORY), "-display", "none", "-nic", "none", "-no-reboot"),
         *("-kernel", str(debian / "vmlinuz"), "-initrd", str(debian / "initrd.img"), "-append", kernel),
