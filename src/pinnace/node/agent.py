@@ -275,7 +275,10 @@ class Agent:
             running = self.supervisor.find(SOCKETS)
             unstable = running is not None and running.restarts > MAX_SOCKETS_RESTARTS
             node = self._sockets_node(listener, fabric_sockets)
-            enter_users(first_process(self.monitor))  # else it may not look at processes that are not root in the node
+            try:  # else it may not look at processes that are not root in the node
+                enter_users(first_process(self.monitor))
+            except (FileNotFoundError, ProcessLookupError):
+                return  # the node has ended
             die_with_parent(signal.SIGKILL)  # the kernel forgets that with the change of rights
             server.run(node, memory, notifications.source(channel), pass_through=unstable)
 

@@ -80,6 +80,8 @@ def enter(entry: Entry, command: list[str]) -> NoReturn:
     user = find_user(entry)
     terminal = not entry.log and os.isatty(0) and os.isatty(1)
     master, slave = os.openpty() if terminal else (-1, -1)
+    if terminal:
+        copy_size(master)  # before the command can ask for it
     alive, our_end = os.pipe()  # the child sees its end when we die
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
@@ -186,16 +188,17 @@ def follow(child: int) -> int:
     return exit_code(os.waitpid(child, 0)[1])
 
 
+def copy_size(master: int) -> None:
+    """Give the new terminal the size of the caller's."""
+    fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(struct.calcsize("4H"))))
+
+
 def relay(child: int, master: int) -> int:
     """Carry bytes between the caller's terminal and the new one until the command has ended."""
-
-    def resize(_number: int, _frame: object) -> None:
-        fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(struct.calcsize("4H"))))
-
     before = termios.tcgetattr(0)
     forward_signals(child)
-    signal.signal(signal.SIGWINCH, resize)
-    resize(signal.SIGWINCH, None)
+    signal.signal(signal.SIGWINCH, lambda _number, _frame: copy_size(master))
+    copy_size(master)
     tty.setraw(0)
     sources = [0, master]
     try:
