@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
-from pinnace.cluster.cluster_job import BLOCKED_SIGNALS
 from pinnace.errors import BenchError, NoSpaceError
+from pinnace.node.forking import SLURM_SIGNALS
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm.commands import REFUSED
 from pinnace.slurm.options import argv as options_argv
@@ -231,4 +231,4 @@ def running(argv: Sequence[str]) -> Iterator[None]:
 
 def _prepare_child() -> None:
     die_with_parent(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SLURM_SIGNALS)

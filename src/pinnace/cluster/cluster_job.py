@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pinnace.cluster import launching
 from pinnace.cluster.job_record import ClusterJobRecord
 from pinnace.errors import SlurmUnreachableError
+from pinnace.node.forking import SLURM_SIGNALS, blocked_signals
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm.commands import Slurm
 from pinnace.slurm.pacing import squeue_interval
@@ -21,14 +22,13 @@ from pinnace.slurm.variables import srun_environment
 from pinnace.spec import agent_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pinnace.cluster.directory import Directory
     from pinnace.slurm.jobs import QueuedJob
 
 JOB_STATE_LIMIT = 10.0  # seconds until Slurm has to show how a job ended
 JOB_STATE_INTERVAL = 0.1  # seconds
-BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Place(StrEnum):
@@ -171,14 +171,4 @@ class ClusterJob:
 def _prepare_child() -> None:
     """Let srun or the agent end with this process, and receive the signals that are blocked here meanwhile."""
     die_with_parent(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
-
-
-@contextlib.contextmanager
-def blocked_signals() -> Iterator[None]:
-    """Block the signals that interrupt: between a job's submission and its record, none may."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SLURM_SIGNALS)

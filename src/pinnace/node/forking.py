@@ -30,13 +30,13 @@ def wake_on_signals() -> int:
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Have Slurm's signals wait until the end of the block."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SLURM_SIGNALS)
+def blocked_signals() -> Iterator[None]:
+    """Block the signals that interrupt: none comes between what is made and its name, or its record."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SLURM_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SLURM_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ended_children() -> Iterator[tuple[int, int]]:

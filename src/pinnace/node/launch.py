@@ -20,7 +20,7 @@ from pinnace.errors import PinnaceError, UnsafePathError
 from pinnace.network.netns_setup import add_sbin_to_path
 from pinnace.node import requirements
 from pinnace.node.agent import Agent, leave_on_signals, say
-from pinnace.node.forking import signals_held
+from pinnace.node.forking import blocked_signals
 from pinnace.node.limits.memory_cgroup import in_memory_cgroup
 from pinnace.node.stopping import ask_to_stop
 from pinnace.podjobs import joining, start_throttle
@@ -87,7 +87,7 @@ class Launch:
             requirements.require_clock(self.spec.made, time.time())
             base = scratch.base(os.environ)
             requirements.require_executable(base)
-            with signals_held():  # one that came before it has a name would leave the directory
+            with blocked_signals():  # one that came before it has a name would leave the directory
                 place = scratch.make(base, os.getuid())
             if self.args.join:
                 if refusal := may_not_join(self.spec):

@@ -98,8 +98,9 @@ def refusal(own: Path | None, uid: int) -> str:
 def set_up(scratch: Path) -> Path:
     """Make the cgroup of a node. Where anything of that is refused, all is as before, and the OSError says why."""
     own = cgroup_of(Path("/proc/self/cgroup").read_text(), mount_table())
-    if own is None or (reason := refusal(own, os.getuid())):
-        raise PermissionError(errno.EPERM, reason if own else refusal(None, os.getuid()))
+    reason = refusal(own, os.getuid())
+    if own is None or reason:
+        raise PermissionError(errno.EPERM, reason)
     cgroup = parent_of_nodes(own)
     (scratch / RECORD).write_text(str(cgroup))
     try:

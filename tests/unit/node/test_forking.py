@@ -8,11 +8,11 @@ import sys
 MAKE = """
 import os, signal
 from pinnace.node.agent import leave_on_signals
-from pinnace.node.forking import signals_held
+from pinnace.node.forking import blocked_signals
 leave_on_signals()
 made = "nothing"
 try:
-    with signals_held():
+    with blocked_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         made = "a directory"
     made = "more"
