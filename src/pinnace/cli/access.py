@@ -101,6 +101,3 @@ def url(name: str | None, namespace: str, service: str) -> None:
     """Print where a Service can be reached from outside the cluster."""
     for address in reached(name).service_urls(namespace, service):
         click.echo(address)
-
-
-COMMANDS = (kubeconfig, kubectl, shell, port_forward, url)

@@ -135,6 +135,3 @@ def run_workload(*, asked: ClusterOptions, script: Path) -> None:
         return RunResult(exit_code=run_script(["bash", str(script)], environment))
 
     sys.exit(run_once(cluster, work, reporter=Steps(), ending=uninterrupted).exit_code)
-
-
-COMMANDS = (run, run_workload)

@@ -97,6 +97,3 @@ def logs(name: str | None, service: str | None) -> None:
     for log, text in pick(name).logs(service):
         click.echo(f"==> {log} <==")
         click.echo(text)
-
-
-COMMANDS = (list_clusters, status, logs)

@@ -112,6 +112,3 @@ def scheduler_delay(cluster: Cluster) -> str:
     except SlurmError:
         return ""
     return f"This Slurm looks at new batch jobs after up to {seconds} s (batch_sched_delay): part of its queue."
-
-
-COMMANDS = (timeline,)

@@ -170,6 +170,3 @@ def _end(cluster: Cluster) -> None:
         unmerge(cluster.name)
     finally:
         cluster.down()
-
-
-COMMANDS = (up, down)

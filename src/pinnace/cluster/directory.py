@@ -39,11 +39,19 @@ from pinnace.images.oci import one_binary_image
 from pinnace.images.store import ImageStore
 from pinnace.network.addresses import choose, parse, routes
 from pinnace.network.listening import INTERFACE, PortRange
-from pinnace.node.checks import MIN_HOME_FREE
-from pinnace.node.services.containerd import SANDBOX_IMAGE
+from pinnace.node.requirements import MIN_HOME_FREE
 from pinnace.podjobs.settings import PodJobSettings
 from pinnace.removal import remove_tree
-from pinnace.spec import HEAD, ClusterSpec, NodeRecord, NodeServices, NodeState, read_json, write_json
+from pinnace.spec import (
+    HEAD,
+    SANDBOX_IMAGE,
+    ClusterSpec,
+    NodeRecord,
+    NodeServices,
+    NodeState,
+    read_json,
+    write_json,
+)
 from pinnace.spec.records import NodeConnections, indices
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from pinnace.cluster.credential import (
     exec_credential,
     read_admin,
 )
+from pinnace.cluster.head_step import running_head, step_argv
 from pinnace.cluster.over_ssh import ssh_kubeconfig
-from pinnace.cluster.tunnel import running_head, step_argv
 from pinnace.cluster.tunnel_start import LocalAddress
 from pinnace.controlplane.pki import write_secret
 from pinnace.errors import AddressTakenError, ClusterError

@@ -21,8 +21,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from pinnace.cluster.head_step import running_head, step_argv
 from pinnace.cluster.tunnel_start import READY, TAKEN, LocalAddress, pid_path
 from pinnace.errors import ClusterError, SlurmError
 from pinnace.interpreter import python_argv
@@ -33,7 +34,9 @@ from pinnace.network.tunnel import BUFFER, TunnelError, reach_far_end
 from pinnace.sandbox.linux import die_with_parent
 from pinnace.slurm.commands import Slurm
 from pinnace.slurm.variables import submission_environment
-from pinnace.spec import HEAD, NodeRecord, NodeState
+
+if TYPE_CHECKING:
+    from pinnace.spec import NodeRecord
 
 Stream = TypeVar("Stream")
 
@@ -41,35 +44,6 @@ STEP_LIMIT = 60.0  # seconds until the step must have started
 IDLE_LIMIT = 900.0  # seconds without a connection after which the tunnel ends
 LOOK_INTERVAL = 10.0  # seconds between looks whether it is still needed
 SRUN_PORTS = re.compile(r"^SrunPortRange\s*=\s*(\d+-\d+)\s*$", re.MULTILINE)
-
-
-def running_head(directory: Path) -> NodeRecord:
-    """The record of a cluster's head. ClusterError if it does not run."""
-    head = NodeRecord.read(directory / "nodes" / f"{HEAD}.json")
-    if head is None or head.state is not NodeState.RUNNING:
-        raise ClusterError(
-            f"the cluster {directory.name} {'has ended' if head else 'has not started yet'}", hint="See `pinnace list`."
-        )
-    return head
-
-
-def step_argv(head: NodeRecord, directory: Path, command: list[str]) -> list[str]:
-    """A command as a step of the cluster's job, on the head's host, beside what runs there."""
-    return [
-        "srun",
-        f"--jobid={head.job}",
-        f"--nodelist={head.name}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--overlap",
-        "--unbuffered",
-        "--mpi=none",
-        "--cpu-bind=none",
-        "--quiet",
-        "--job-name=pinnace-tunnel",
-        f"--chdir={directory}",
-        *command,
-    ]
 
 
 def srun_ports(config: str) -> PortRange | None:

@@ -34,7 +34,7 @@ from pinnace.network.addresses import choose, routes
 from pinnace.network.native import support
 from pinnace.network.netns_setup import add_sbin_to_path, set_up_netns
 from pinnace.node import requirements
-from pinnace.node.requirements import ADMINISTRATORS, SET_CLOCK, span
+from pinnace.node.requirements import ADMINISTRATORS, MIN_HOME_FREE, SET_CLOCK, span
 from pinnace.sandbox import cgroups, ids, namespaces, scratch
 from pinnace.sandbox.linux import CLONE_NEWUSER, mount, unshare
 from pinnace.sandbox.mounts import mount_node
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from pinnace.spec import DeviceOffer
 
-MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 MIN_SCRATCH_FREE = 256 << 20  # bytes on a host: a node without any image
 AMPLE_FREE = 5 << 30  # bytes; with less, images of an ordinary size may not fit
 CONNECT_LIMIT = 2.0  # seconds in which another host has connected, or cannot

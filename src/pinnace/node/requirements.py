@@ -13,6 +13,7 @@ from pinnace.sandbox import scratch
 from pinnace.sandbox.linux import inotify_init1
 from pinnace.spec import CLOCK_SKEW, LIFE
 
+MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 ADMINISTRATORS = "Ask your site's administrators"
 SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host out with --exclude."
 SCRATCH_HINT = "Set PINNACE_SCRATCH, or `scratch` in pinnace.toml, to a directory on the nodes' own disks."

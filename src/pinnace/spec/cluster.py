@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HEAD = 0
 METRICS_DELAY = 8.0  # seconds after a node's start; until then its CPUs belong to the first pods
+SANDBOX_IMAGE = "pinnace.local/pause:latest"  # of the container that holds a pod's namespaces
 API_PORT = 6443  # inside the fabric; on the host it is any free one
 CLOCK_SKEW = 86400.0  # seconds by which a host's clock may be behind: certificates are valid from so long ago
 LIFE = 400 * 86400.0  # seconds for which certificates are valid

@@ -21,7 +21,8 @@ from pinnace.cluster import ending, reaching, tunnel_start
 from pinnace.cluster.cluster_job import ClusterJob, Place
 from pinnace.cluster.credential import VALID_SECONDS
 from pinnace.cluster.directory import Directory
-from pinnace.cluster.tunnel import running_head, srun_ports, step_argv
+from pinnace.cluster.head_step import running_head, step_argv
+from pinnace.cluster.tunnel import srun_ports
 from pinnace.cluster.tunnel_start import LocalAddress
 from pinnace.errors import AddressTakenError, ClusterError, UsageError
 from pinnace.kube.access import PLUGIN_LIMIT

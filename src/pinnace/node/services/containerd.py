@@ -21,7 +21,7 @@ from pinnace.node.services.kubelet_pacing import held
 from pinnace.node.services.runc_wrapper import DEFAULT_HANDLER, wrapper_script
 from pinnace.node.services.user_groups import ANNOTATION as USER_GROUPS
 from pinnace.sandbox.keeping_groups import keeper_argv
-from pinnace.spec import read_json
+from pinnace.spec import SANDBOX_IMAGE, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pinnace.spec import NodeSpec
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-SANDBOX_IMAGE = "pinnace.local/pause:latest"
 CNI_PLUGINS = "cni-plugins"  # a directory with plugins of ours
 SOCKET_INTERVAL = 0.01  # seconds between looks whether containerd is there
 CTR_TIMEOUT = 600.0  # seconds for one image
