@@ -286,7 +286,7 @@ def test_a_killed_provisioner_goes_on_and_clears_up(kubectl: Kubectl) -> None:
     names = [f"many-{number}" for number in range(12)]
     restarts = storage_restarts(kubectl)
     kubectl.apply("".join(claim(name) for name in names))
-    kubectl.user.bed.run(["pkill", "-KILL", "-f", "pinnace.storage.provisioner"], user="root", on="n1")
+    kubectl.user.bed.run(["pkill", "-KILL", "-x", "storage"], user="root", on="n1")
     wait_bound(kubectl, *names)
     wait_until("the provisioner to be back", lambda: storage_restarts(kubectl) == restarts + 1, limit=60, interval=0.5)
     assert all(directory_of(kubectl, name).is_dir() for name in names)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import http
-import subprocess
 import time
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from pinnace.kube.watch import Listed, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from pinnace.controlplane.objects import Object
     from pinnace.kube.watch import Changed
@@ -74,13 +72,6 @@ def _is_there(api: Api, path: str, body: Object, error: Exception) -> bool:
     with contextlib.suppress(*API_FAILURES):
         return api.get_or_none(f"{path}/{body['metadata']['name']}") is not None
     return False
-
-
-def plant(seed: Path, data: Path) -> None:
-    """Copy a seed (see ``controlplane.seed``) to where etcd starts. Its log is mostly zeros, and becomes a hole."""
-    subprocess.run(["cp", "-r", "--sparse=always", f"{seed}/.", str(data)], check=True, timeout=60)
-    for path in (data, *data.rglob("*")):
-        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 class NodeAdmission:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pinnace import ownership
 from pinnace.controlplane import pki, processes
-from pinnace.controlplane.bootstrap import plant
+from pinnace.controlplane.etcd_data import copy_seed
 from pinnace.controlplane.objects import common_objects
 from pinnace.errors import ComponentError
 from pinnace.kube.client import Api
@@ -80,7 +80,7 @@ def _first_start(scratch: Path, binaries: dict[str, str]) -> Path:
         etcd.wait(SEED_TIMEOUT)
     made = scratch / "seed"
     made.mkdir(mode=0o755)
-    plant(data, made)
+    copy_seed(data, made)
     for entry in (made, *made.rglob("*")):  # a site's seed is readable by all users, and has no secrets
         entry.chmod(0o755 if entry.is_dir() else 0o644)
     return made

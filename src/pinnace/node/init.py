@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from pinnace.controlplane.tasks import TASKS
 from pinnace.images import cache, cache_closing, registry
-from pinnace.interpreter import python_argv
 from pinnace.network import netns_sockets
 from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
@@ -40,7 +39,6 @@ from pinnace.sandbox.mounts import VOLUMES, make_read_only, mount_node
 from pinnace.sandbox.namespaces import IN_ORDER
 from pinnace.sandbox.one_user import ignore_id_changes
 from pinnace.spec import API_PORT, HEAD, METRICS_DELAY, appearance
-from pinnace.storage import provisioner_argv
 from pinnace.storage.directories import Directories
 from pinnace.timeline.recorder import MarkEvent, Recorder, StepName
 
@@ -110,6 +108,8 @@ class Init:
             ignore_id_changes()
         else:
             self.keeps_groups = has_groups()
+        if self.node.is_head:
+            self._api_server()
         self._runtime()
         with self.timeline.step(StepName.NETWORK):
             self._network()
@@ -195,29 +195,42 @@ class Init:
         self._registry()
         kube_proxy.add(self, api)
         late = after(METRICS_DELAY)
-        self._https_service("usage", "pinnace.node.services.usage", waits_for=lambda: late() and certificate())
+        self.forked("usage", self._serve_usage, waits_for=lambda: late() and certificate())
         if node.is_head and node.cluster.provisioning:
-            kept = str(node.cluster.directory / "pods")
-            archive = "pinnace.podjobs.log_archive"
-            self._https_service("archive", archive, kept, waits_for=lambda: api() and certificate())
+            self.forked("archive", self._serve_archive, waits_for=lambda: api() and certificate())
         if node.offer.resources:
             devices.add(self)
         if node.volumes:
-            self.service("storage", provisioner_argv(node, sys.executable, VOLUMES), waits_for=api)
+            self.forked("storage", self._serve_storage, waits_for=api)
 
     def _limits(self, pool: CpuPool) -> None:
         """What makes limits of containers hold, and evicts pods. With cgroups, nothing of it is for a single pod."""
         if self.has_cgroups and self.node.pod:
             return
         Requests(RUN / limiter.FIFO)  # which is read by the service alone, and kept open here, so that nothing is lost
-        run = Function(work=lambda _channel: self._serve_limits(pool), log=self.logs / "limits.log")
-        self.supervisor.add(Service(name="limits", run=run))
+        self.forked("limits", lambda: self._serve_limits(pool))
+
+    # Each in a process of its own, which alone loads what it needs. Forked, it shares what init has loaded.
 
     def _serve_limits(self, pool: CpuPool) -> None:
-        """In a process of its own, which alone loads what it needs."""
         from pinnace.node.limits import service  # noqa: PLC0415
 
         service.serve(self.node, pool, RUN, containerd.CONTAINERD_SOCKET)
+
+    def _serve_usage(self) -> None:
+        from pinnace.node.services import usage  # noqa: PLC0415
+
+        usage.serve(self.node)
+
+    def _serve_archive(self) -> None:
+        from pinnace.podjobs import log_archive  # noqa: PLC0415
+
+        log_archive.serve(self.node)
+
+    def _serve_storage(self) -> None:
+        from pinnace.storage import provisioner  # noqa: PLC0415
+
+        provisioner.serve(self.node, Path(VOLUMES))
 
     def _registry(self) -> None:
         """Serves the user's images to this node's containerd."""
@@ -225,13 +238,6 @@ class Init:
         configuration = self.write("registry.json", json.dumps(registry.config(f"{images}/registry")))
         argv = registry.argv(self.node.binary("registry"), configuration)
         self.service("registry", argv, environment=registry.ENVIRONMENT)
-
-    def _https_service(self, name: str, module: str, *args: str, waits_for: Callable[[], bool]) -> None:
-        """A server of ours with the kubelet's certificate, for one client on the head (see ``network.one_client``)."""
-        node = self.node
-        files = (f"node-{node.name}.crt", f"node-{node.name}.key", "ca.crt")
-        argv = [*args, node.address, *map(node.secret, files), str(node.cluster.ranges.node(HEAD))]
-        self.service(name, python_argv(module, *argv), waits_for=waits_for)
 
     def task(
         self,
@@ -243,6 +249,18 @@ class Init:
         """Do something in a process of its own; again, if it fails and may."""
         run = Function(work=lambda _channel: work(), log=self.logs / "init.log")
         self.supervisor.add(Service(name=name, run=run, restart=restart, on_end=on_end))
+
+    def forked(
+        self,
+        name: str,
+        work: Callable[[], None],
+        *,
+        waits_for: Callable[[], bool] = lambda: True,
+        restart: RestartPolicy = RestartPolicy.ALWAYS,
+    ) -> None:
+        """A service of ours, with a log of its own as other services have."""
+        run = Function(work=lambda _channel: work(), log=self.logs / f"{name}.log")
+        self.supervisor.add(Service(name=name, run=run, waits_for=waits_for, restart=restart))
 
     @staticmethod
     def _edit_bundle(request: str, edits: Edits) -> None:
@@ -258,8 +276,15 @@ class Init:
             with contextlib.suppress(OSError):  # whoever asked is gone
                 answer(request, edits, patience=0.0)
 
+    def _api_server(self) -> None:
+        """Started at once: all else waits for the API, and it takes longest."""
+        from pinnace.node.services import api_server  # noqa: PLC0415 - the other nodes shall not wait for what they have not
+
+        api_server.add(self)
+        self.supervisor.tick()
+
     def _control_plane(self) -> None:
-        from pinnace.node.services import control_plane  # noqa: PLC0415 - the other nodes shall not wait for what they have not
+        from pinnace.node.services import control_plane  # noqa: PLC0415 - as above
 
         control_plane.add(self)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pinnace.errors import NodeError
 from pinnace.node.forking import SLURM_SIGNALS, fork
 from pinnace.node.messages import Channel
-from pinnace.sandbox.linux import die_with_parent
+from pinnace.sandbox.linux import die_with_parent, set_name
 from pinnace.spec import ServiceRecord, ServiceState
 from pinnace.timeline.recorder import MarkEvent, Recorder
 
@@ -73,7 +73,7 @@ class Command:
     nice: int = 0
     ignores_slurm_signals: bool = False
 
-    def start(self) -> Child:
+    def start(self, _name: str) -> Child:
         output = self.output(self.log) if self.output else os.open(self.log, APPEND, 0o600)
         try:
             process = subprocess.Popen(
@@ -102,10 +102,11 @@ class Function:
     work: Callable[[Channel], None]
     log: Path | None = None
 
-    def start(self) -> Child:
+    def start(self, name: str) -> Child:
         ours, theirs = Channel.pair()
 
         def work() -> None:
+            set_name(name)
             ours.close()
             if self.log:
                 _redirect_output(self.log)
@@ -214,7 +215,7 @@ class Supervisor:
     def _start(self, running: Running) -> None:
         begin = time.time()
         try:
-            running.child = running.service.run.start()
+            running.child = running.service.run.start(running.service.name)
         except OSError as error:
             if error.errno not in NO_PROCESS:
                 raise
@@ -299,7 +300,9 @@ class Supervisor:
         """End services for good."""
         for running in [running for running in self.services if running.service.name in names]:
             self.services.remove(running)
-            if running.child:
+            if running.child and running.child.channel:
+                running.child.kill()  # functions ignore what Slurm sends
+            elif running.child:
                 os.kill(running.child.pid, signal.SIGTERM)
 
     def restart(self, name: str) -> None:

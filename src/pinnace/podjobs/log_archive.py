@@ -2,27 +2,26 @@
 
 The API server asks a pod's node for its logs. The object of an ended node leads here, to the head (see
 ``podjobs.reconciler``), for as long as pods of it are there.
-
-    python -m pinnace.podjobs.log_archive DIRECTORY ADDRESS CERTIFICATE KEY CA CLIENT
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import ssl
-import sys
 from collections import deque
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pinnace.network import one_client
+from pinnace.controlplane import one_client
 from pinnace.podjobs.reconciler import ARCHIVE_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pinnace.spec import NodeSpec
 
 API_SERVER = "kube-apiserver-kubelet-client"
 
@@ -156,11 +155,6 @@ class LogHandler(BaseHTTPRequestHandler):
         pass
 
 
-def serve(directory: str, address: str, *others: str) -> None:
-    certificate, key, ca, client = others
-    LogHandler.directory = Path(directory)
-    one_client.serve(LogHandler, (address, ARCHIVE_PORT), certificate=certificate, key=key, ca=ca, client=client)
-
-
-if __name__ == "__main__":
-    serve(*sys.argv[1:])
+def serve(node: NodeSpec) -> None:
+    LogHandler.directory = node.cluster.directory / "pods"
+    one_client.serve(LogHandler, node, ARCHIVE_PORT)

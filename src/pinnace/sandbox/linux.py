@@ -35,6 +35,7 @@ AT_RECURSIVE = 0x8000
 RESOLVE_IN_ROOT = 0x10
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_SET_MODE_FILTER = 1
@@ -112,6 +113,11 @@ def sethostname(name: str) -> None:
 
 def prctl(option: int, value: int) -> None:
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
+
+
+def set_name(name: str) -> None:
+    """What ps and top show of this process; the kernel keeps 15 bytes."""
+    _check(_libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
 
 
 def no_new_privileges() -> None:

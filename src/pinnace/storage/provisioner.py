@@ -9,7 +9,6 @@ when it died is found again when it starts.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import threading
 from pathlib import Path
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from pinnace.kube.watch import Changed, Listed
     from pinnace.kube.workqueue import Key
+    from pinnace.spec import NodeSpec
 
     Object = dict[str, Any]
 
@@ -111,25 +111,17 @@ def volume_of(claim: Object) -> str:
     return str(claim["spec"].get("volumeName") or f"pvc-{claim['metadata']['uid']}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="pinnace-storage")
-    parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument("--node", required=True)
-    parser.add_argument("--scratch", type=Path, required=True)
-    parser.add_argument("--shared", type=Path, help="given on the head: it looks after the shared volumes")
-    parser.add_argument("--host-path", action="append", default=[], help="that claims may have, likewise (repeat)")
-    args = parser.parse_args()
+def serve(node: NodeSpec, scratch: Path) -> None:
+    """Be the provisioner of a node, in a process of its own. ``scratch`` is the directory of the node's own volumes."""
     threading.excepthook = end_with_thread
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
-    api = Api(args.kubeconfig)
+    kubeconfig = Path(node.secret("storage.kubeconfig"))
+    api = Api(kubeconfig)
     controllers: list[VolumeController] = [
-        PoolReconciler(api, Pool(provisioner=SCRATCH, node=args.node), Directories(args.scratch))
+        PoolReconciler(api, Pool(provisioner=SCRATCH, node=node.name), Directories(scratch))
     ]
-    if args.shared:
-        controllers += [PoolReconciler(api, Pool(provisioner=SHARED), Directories(args.shared)), LostNodes(api)]
-        controllers += [HostPaths(api, args.host_path)]
-    Provisioner(controllers).run(args.kubeconfig)
-
-
-if __name__ == "__main__":
-    main()
+    if node.is_head:
+        shared, restriction = Directories(node.cluster.volumes), node.cluster.restriction
+        controllers += [PoolReconciler(api, Pool(provisioner=SHARED), shared), LostNodes(api)]
+        controllers += [HostPaths(api, restriction.host_paths if restriction else ())]
+    Provisioner(controllers).run(kubeconfig)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +25,6 @@ from pinnace.spec import ServiceRecord, ServiceState
 from pinnace.timeline.marks import parse_marks
 from pinnace.timeline.recorder import MarkEvent, Recorder
 from testbed.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +110,17 @@ def test_a_service_that_is_stopped_stays_so(tmp_path: Path) -> None:
     supervisor.stop("long")
     wait_until("it to end", lambda: process.poll() is not None, limit=60)
     supervisor.tick()
+    assert supervisor.report() == ()
+
+
+def test_a_function_that_is_stopped_stays_so() -> None:
+    supervisor = supervised(Service(name="long", run=Function(work=lambda _channel: time.sleep(60))))
+    supervisor.tick()
+    child = supervisor.services[0].child
+    assert child
+    wait_until("it to have its name", lambda: Path(f"/proc/{child.pid}/comm").read_text() == "long\n", limit=60)
+    supervisor.stop("long")
+    assert os.waitpid(child.pid, 0)[1] == signal.SIGKILL
     assert supervisor.report() == ()
 
 

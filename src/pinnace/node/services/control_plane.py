@@ -1,25 +1,26 @@
-"""The control plane: what the first node of a cluster runs besides what every node does."""
+"""The control plane beside its API server: what the first node of a cluster runs besides what every node does."""
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane import metrics, podsecurity, processes
-from pinnace.controlplane.bootstrap import RETRY_INTERVAL, ROLES, bootstrap, plant
+from pinnace.controlplane import metrics, processes
+from pinnace.controlplane.bootstrap import RETRY_INTERVAL, ROLES, bootstrap
 from pinnace.kube.client import Api
 from pinnace.node.readiness import after, listening, once
+from pinnace.node.services import timer_slack
 from pinnace.node.services.kubelet_pacing import held
+from pinnace.node.supervisor import RestartPolicy
 from pinnace.spec import METRICS_DELAY
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pinnace.node.init import Init
     from pinnace.spec import NodeSpec
 
-ETCD = Path("/var/lib/etcd")
 # What the controller-manager reads before all else; the API server writes it when it serves.
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
@@ -44,15 +45,6 @@ def wait_for_api(node: NodeSpec, authorizes: Path, healthy: Path) -> None:
 def add(init: Init) -> None:
     """Its services, and what is done once while they start."""
     node = init.node
-    ETCD.chmod(0o700)
-    if node.cluster.seed:
-        plant(Path(node.cluster.seed), ETCD)
-    init.service("etcd", processes.etcd_argv(node, str(ETCD)), essential=True)
-    admission = ""
-    if node.cluster.restriction:
-        configuration = podsecurity.admission_configuration(node.cluster.restriction)
-        admission = init.write("admission.json", json.dumps(configuration))
-    init.service("kube-apiserver", processes.apiserver_argv(node, admission=admission), essential=True)
     init.task("bootstrap", lambda: bootstrap(node))
     authorizes, healthy = init.run_directory / "api-authorizes", init.run_directory / "api-healthy"
     init.task("wait-for-api", lambda: wait_for_api(node, authorizes, healthy))
@@ -66,4 +58,5 @@ def add(init: Init) -> None:
     init.service("coredns", [node.binary("coredns"), "-conf", corefile], waits_for=served)
     late = after(METRICS_DELAY)
     init.service(metrics.NAME, metrics.metrics_server_argv(node), waits_for=lambda: late() and served())
+    init.forked("timer-slack", timer_slack.serve, waits_for=late, restart=RestartPolicy.ON_FAILURE)
     init.task("metrics-api", lambda: metrics.install(node, listening(node.address, metrics.PORT)))

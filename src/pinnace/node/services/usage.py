@@ -2,22 +2,23 @@
 
 The kubelet measures cgroups, and there is one for all here (see ``runc_wrapper``), so what it says of every pod is what
 the whole job uses. This counts processes instead. It answers metrics-server, which it knows by its certificate.
-
-    python -m pinnace.node.services.usage ADDRESS CERTIFICATE KEY CA CLIENT
 """
 
 from __future__ import annotations
 
 import ssl
-import sys
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING
 
+from pinnace.controlplane import one_client
 from pinnace.controlplane.metrics import USAGE_PATH, USAGE_PORT, USER
-from pinnace.network import one_client
 from pinnace.node.containers import PROC, read_containers
 from pinnace.node.processes import TICKS, owners, read_processes, total
+
+if TYPE_CHECKING:
+    from pinnace.spec import NodeSpec
 
 MIN_CPU_SECONDS = 1 / TICKS  # metrics-server takes zero for "not measured", and the kernel counts whole ticks
 
@@ -82,10 +83,6 @@ class UsageHandler(BaseHTTPRequestHandler):
         pass
 
 
-def serve(address: str, certificate: str, key: str, ca: str, client: str) -> None:
+def serve(node: NodeSpec) -> None:
     UsageHandler.meter = Meter()
-    one_client.serve(UsageHandler, (address, USAGE_PORT), certificate=certificate, key=key, ca=ca, client=client)
-
-
-if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    one_client.serve(UsageHandler, node, USAGE_PORT)

@@ -1,4 +1,4 @@
-"""An HTTPS server for one client, identified by address and certificate: the API server, or metrics-server."""
+"""An HTTPS server on a node for one client on the head: the API server, or metrics-server."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import ssl
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from pinnace.spec import HEAD
+
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
+
+    from pinnace.spec import NodeSpec
 
 
 class OneClientServer(ThreadingHTTPServer):
@@ -26,14 +30,12 @@ def common_name(connection: ssl.SSLSocket) -> str:
     return next((str(part[1]) for parts in subject for part in parts if part[0] == "commonName"), "")
 
 
-def serve(
-    handler: type[BaseHTTPRequestHandler], address: tuple[str, int], *, certificate: str, key: str, ca: str, client: str
-) -> None:
-    """Serve for ever. ``client`` is the client's address; the handler checks its ``common_name``."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+def serve(handler: type[BaseHTTPRequestHandler], node: NodeSpec, port: int) -> None:
+    """Serve for ever, with the kubelet's certificate. The handler checks the client's ``common_name``."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=node.secret("ca.crt"))
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(certificate, key)
-    server = OneClientServer(address, handler, client)
+    context.load_cert_chain(node.secret(f"node-{node.name}.crt"), node.secret(f"node-{node.name}.key"))
+    server = OneClientServer((node.address, port), handler, str(node.cluster.ranges.node(HEAD)))
     # Each connection's own thread does the TLS handshake, so that a slow one does not block the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.serve_forever()
