@@ -297,12 +297,13 @@ class Supervisor:
         channel.close()
 
     def stop(self, *names: str) -> None:
-        """End services for good."""
+        """End services for good: programs in order, functions at once, since these ignore SIGTERM."""
         for running in [running for running in self.services if running.service.name in names]:
+            if isinstance(running.service.run, Function):
+                self.kill(running.service.name)
+                continue
             self.services.remove(running)
-            if running.child and running.child.channel:
-                running.child.kill()  # functions ignore what Slurm sends
-            elif running.child:
+            if running.child:
                 os.kill(running.child.pid, signal.SIGTERM)
 
     def restart(self, name: str) -> None:
