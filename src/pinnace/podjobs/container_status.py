@@ -9,48 +9,90 @@ import contextlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinnace.kube.pods import container_statuses, has_ended, is_being_deleted
 from pinnace.kube.resources import needs
+from pinnace.removal import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pinnace.spec import Allocation
 
+KUBELET = Path("/var/lib/kubelet")
+CREATED = "pinnace-created"  # a directory in the kubelet's: the ID of each container, by its pod and name
+
 
 class ContainerdStatus:
-    """The status files that containerd's CRI plugin keeps of its containers, in containerd's own directory."""
+    """The status files that containerd's CRI plugin keeps of its containers, on a node for single pods.
 
-    def __init__(self, containerd: Path) -> None:
-        self.directory = containerd / "io.containerd.grpc.v1.cri" / "containers"
+    ``containerd`` and ``kubelet`` are the directories of these two on the host.
+    """
 
-    def exit_code(self, container: str) -> int | None:
-        """Of a container by its ID in the API, containerd://<id>. None if it has not ended."""
+    def __init__(self, containerd: Path, kubelet: Path) -> None:
+        self._containers = containerd / "io.containerd.grpc.v1.cri" / "containers"
+        self._created = kubelet / CREATED
+
+    def begin(self) -> None:
+        """From now on the IDs of containers are noted when they are created."""
+        remove_tree(self._created)
+        self._created.mkdir(parents=True)
+
+    def exit_code(self, pod: dict[str, Any], container: str) -> int | None:
+        """Of the container that was created last. None if it has not ended, or if it is not known."""
+        status = self._status(pod, container)
+        return int(status["ExitCode"]) if status.get("FinishedAt") else None
+
+    def started(self, pod: dict[str, Any]) -> float | None:
+        """When the first of a pod's containers began, in seconds of the host's clock. None if it is not known."""
+        return min(self._times(pod, "StartedAt"), default=None)
+
+    def ended(self, pod: dict[str, Any]) -> float | None:
+        """When the last of them that has ended did."""
+        return max(self._times(pod, "FinishedAt"), default=None)
+
+    def _times(self, pod: dict[str, Any], what: str) -> list[float]:
+        statuses = (self._status(pod, container["name"]) for container in pod["spec"]["containers"])
+        return [status[what] / 1e9 for status in statuses if status.get(what)]
+
+    def _status(self, pod: dict[str, Any], container: str) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
-            status = json.loads((self.directory / container.rpartition("/")[2] / "status").read_text())
-            return int(status["ExitCode"]) if status.get("FinishedAt") else None
-        return None
+            number = (self._created / _file_name(pod["metadata"]["uid"], container)).read_text()
+            found: dict[str, int] = json.loads((self._containers / number / "status").read_text())
+            return found
+        return {}
 
 
-def is_completed(pod: dict[str, Any], exit_code_of: Callable[[str], int | None]) -> bool:
+def note_created(config: dict[str, Any], container: str, kubelet: Path | None = None) -> None:
+    """In the node, on the creation of a container with this ID: note it, if somebody wants to know."""
+    about = config.get("annotations", {})
+    uid, name = about.get("io.kubernetes.cri.sandbox-uid", ""), about.get("io.kubernetes.cri.container-name", "")
+    place = (kubelet or KUBELET) / CREATED
+    if uid and name and "/" not in uid + name and place.exists():
+        (place / _file_name(uid, name)).write_text(container)
+
+
+def _file_name(uid: str, container: str) -> str:
+    return f"{uid}.{container}"
+
+
+def is_completed(pod: dict[str, Any], exit_code_of: Callable[[dict[str, Any], str], int | None]) -> bool:
     """Whether a pod has ended, or all of its containers have succeeded, so that it will be reported as ended.
 
-    ``exit_code_of`` tells it of a container that runs as far as the kubelet knows, by its ID.
+    ``exit_code_of`` tells it of a container, by its name, that has not ended as far as the kubelet knows.
     """
     if pod["spec"].get("restartPolicy") == "Always" or is_being_deleted(pod):
         return has_ended(pod)
+    reported = {status["name"]: status["state"].get("terminated") for status in container_statuses(pod)}
 
-    def code(status: dict[str, Any]) -> int | None:
-        if "running" in status["state"]:
-            return exit_code_of(status.get("containerID", ""))
-        terminated: dict[str, int] = status["state"].get("terminated", {})
-        return terminated.get("exitCode")
+    def succeeded(container: str) -> bool:
+        terminated = reported.get(container)
+        return (terminated["exitCode"] if terminated else exit_code_of(pod, container)) == 0
 
-    statuses = container_statuses(pod)
-    return has_ended(pod) or (bool(statuses) and all(code(status) == 0 for status in statuses))
+    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    return has_ended(pod) or all(succeeded(container["name"]) for container in containers)
 
 
 def fits_twice(pod: dict[str, Any], allocation: Allocation) -> bool:

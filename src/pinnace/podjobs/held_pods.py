@@ -1,9 +1,8 @@
 """Pods that are bound to the node of a job while the pod before them still runs.
 
-A kubelet needs more than half a second to prepare a pod: its volumes, its sandbox, its network. It does that while the
-pod before runs, and the containers of the next one are created when those of that one have ended, or HOLD_LIMIT is
-over. For each pod that is held there is a file, in a directory that the pod runner has on the host and init in
-the node.
+A kubelet needs about a second to prepare a pod: its volumes, its sandbox, its network, its first container. It does
+that while the pod before runs, and the container is started when those of that one have ended, or HOLD_LIMIT is over.
+For each pod that is held there is a file, in a directory that the pod runner has on the host and init in the node.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from pinnace.removal import remove_tree
 
 KUBELET = Path("/var/lib/kubelet")
 DIRECTORY = "pinnace-held"  # in the kubelet's directory
-HOLD_INTERVAL = 0.01  # seconds between looks whether a pod is still held
+MARK = "pinnace-held"  # a file in the bundle of a container whose start waits: the UID of its pod
+HOLD_INTERVAL = 0.005  # seconds between looks whether a pod is still held
 HOLD_LIMIT = 100.0  # seconds; a kubelet that has waited for two minutes would call the pod failed
 
 
@@ -38,12 +38,22 @@ class HeldPods:
         remove_tree(self.directory)
 
 
-def wait(config: dict[str, Any], kubelet: Path | None = None, *, limit: float | None = None) -> None:
-    """In the node: wait until the pod of a container that is created is not held any more, or a limit is over."""
+def mark(config: dict[str, Any], bundle: Path, kubelet: Path | None = None) -> None:
+    """In the node, when a container is created: if its pod is held, have its start wait."""
     about = config.get("annotations", {})
     uid = about.get("io.kubernetes.cri.sandbox-uid", "")
     if not uid or "/" in uid or about.get("io.kubernetes.cri.container-type") != "container":
         return
+    if ((kubelet or KUBELET) / DIRECTORY / uid).exists():
+        (bundle / MARK).write_text(uid)
+
+
+def wait(bundle: Path, kubelet: Path | None = None, *, limit: float | None = None) -> None:
+    """In the node, when a container is started: wait until its pod is not held any more, or a limit is over."""
+    marked = bundle / MARK
+    if not marked.exists():
+        return
+    uid = marked.read_text()
     deadline = time.monotonic() + (HOLD_LIMIT if limit is None else limit)
     while ((kubelet or KUBELET) / DIRECTORY / uid).exists() and time.monotonic() < deadline:
         time.sleep(HOLD_INTERVAL)

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 EVICT_LIMIT = 25.0  # seconds; after 30 (KillWait) Slurm kills what is left of a cancelled job
 RETIRE_INTERVAL = 0.5  # seconds
 API_RETRY_PAUSE = 0.1  # seconds
-CONTAINERD_INTERVAL = 0.05  # seconds between looks at what containerd has noted
-PREPARATION = 0.9  # seconds that a kubelet has to prepare a pod before the one before it is expected to end
+CONTAINERD_INTERVAL = 0.02  # seconds between looks at what containerd has noted
+PREPARATION = 1.2  # seconds that a kubelet has to prepare a pod before the one before it is expected to end
 DURATIONS = 3  # pods by which the end of the next is expected: it takes no longer than any of them
 MAX_EXPECTED = 15.0  # seconds; pods that take longer are bound when the one before has ended
 SEARCH_INTERVAL = 0.3  # seconds between looks for a pod that could be bound early
@@ -74,7 +74,7 @@ class PodRunner:
         if node.pod is None:
             raise ValueError("this node is for no pod")
         self.node, self.pod, self.turn, self.timeline = node, node.pod, turn, timeline
-        self.containerd = ContainerdStatus(containerd)
+        self.containerd = ContainerdStatus(containerd, node.scratch / "kubelet")
         self.access = _access(node.cluster)
         self.api = Api(self.access)
         self.news: queue.SimpleQueue[Listed | Changed | None] = queue.SimpleQueue()
@@ -82,8 +82,7 @@ class PodRunner:
         self.reuse = JobReuse(node, self.api)
         self.held = HeldPods(node.scratch / "kubelet")
         self.next: dict[str, Any] | None = None  # bound already, and held until the present pod has ended
-        self.begun: float | None = None  # when the present pod, if it follows another, could begin
-        self.durations: deque[float] = deque(maxlen=DURATIONS)  # in seconds, of the last pods that followed others
+        self.durations: deque[float] = deque(maxlen=DURATIONS)  # in seconds, of the last pods
         self.next_search = 0.0  # not before
 
     def evict(self) -> None:
@@ -94,6 +93,7 @@ class PodRunner:
     def run(self) -> int:
         """The exit code of the last pod, when it has ended."""
         self.held.clear()
+        self.containerd.begin()
         with self.timeline.step(StepName.BIND):
             pod = _take(self.api, self.pod, self.node)
         watch(self.access, "pods", self.news.put, path=f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node.name}")
@@ -110,9 +110,9 @@ class PodRunner:
             last = self._live(
                 pod, partial(is_completed, exit_code_of=self.containerd.exit_code) if early else has_ended
             )
-            if self.begun is not None:
-                self.durations.append(time.monotonic() - self.begun)
             pod = self._following(last)
+            if last:
+                self._note_duration(last)
             if not pod and last and not has_ended(last):
                 last = self._live(last)
                 pod = self._following(last)
@@ -146,18 +146,23 @@ class PodRunner:
     def _bind_next(self, last: dict[str, Any]) -> dict[str, Any] | None:
         following = self.reuse.bind_next(last)
         if following:
-            self.begun = time.monotonic()
             self.reuse.announce(following, last)
         return following
 
+    def _note_duration(self, pod: dict[str, Any]) -> None:
+        started, ended = self.containerd.started(pod), self.containerd.ended(pod)
+        if started and ended:
+            self.durations.append(ended - started)
+
     def _bind_early(self, pod: dict[str, Any]) -> None:
         """Bind the next pod a little before the present one is expected to end, and hold it until then."""
-        expected, now = max(self.durations, default=math.inf), time.monotonic()
-        if self.begun is None or self.next or self.evicted.is_set() or expected > MAX_EXPECTED:
+        expected, now = max(self.durations, default=math.inf), time.time()
+        if self.next or self.evicted.is_set() or expected > MAX_EXPECTED or now < self.next_search:
             return
         if pod["spec"].get("activeDeadlineSeconds"):  # of the next one, too; its time would pass while it is held
             return
-        if now >= max(self.begun + expected - PREPARATION, self.next_search):
+        started = self.containerd.started(pod)
+        if started and now >= started + expected - PREPARATION:
             self.next_search = now + SEARCH_INTERVAL
             self.next = self.reuse.bind_next(pod, self.held)
 
@@ -166,7 +171,6 @@ class PodRunner:
         held, self.next = self.next, None
         if not held:
             return None
-        self.begun = time.monotonic()
         self.held.release(held["metadata"]["uid"])
         with contextlib.suppress(*API_FAILURES):
             return PodApi(self.api).current(held)

@@ -44,19 +44,23 @@ def test_a_node_without_processes_to_be_had_does_not_wait_for_a_pod_that_is_held
     limiter = Limiter(pool=CpuPool(available=OWN, permitted=OWN), tasks=tmp_path, run_directory=tmp_path)
     edits = Edits(launcher=None, host=no_host, notify="", limiter=limiter)
 
-    def answered(uid: str) -> str:
-        kind = {"io.kubernetes.cri.sandbox-uid": uid, "io.kubernetes.cri.container-type": "container"}
+    def answered(uid: str) -> list[str]:
+        annotations = {"io.kubernetes.cri.sandbox-uid": uid, "io.kubernetes.cri.container-type": "container"}
         bundle = tmp_path / uid
         bundle.mkdir()
-        about = {"annotations": kind, "linux": {}, "mounts": [], "process": {"user": {"uid": 0, "gid": 0}}}
+        about = {"annotations": annotations, "linux": {}, "mounts": [], "process": {"user": {"uid": 0, "gid": 0}}}
         (bundle / "config.json").write_text(json.dumps(about))
-        os.mkfifo(bundle / "config.json.answer")
-        descriptor = os.open(bundle / "config.json.answer", os.O_RDWR)
-        init.Init._edit_bundle(f"create {DEFAULT_HANDLER} {uid} {bundle / 'config.json'}", edits)
-        with os.fdopen(descriptor) as answer:
-            return answer.readline()
+        words = []
+        for kind, file in (("create", bundle / "config.json"), ("start", bundle / "start")):
+            os.mkfifo(f"{file}.answer")
+            descriptor = os.open(f"{file}.answer", os.O_RDWR)
+            init.Init._edit_bundle(f"{kind} {DEFAULT_HANDLER} {uid} {file}", edits)
+            with os.fdopen(descriptor) as answer:
+                words.append(answer.readline().strip())
+        return words
 
     begin = time.monotonic()
-    assert answered("a") == "done\n"
+    assert answered("a") == ["done", "done"]
+    assert (tmp_path / "a" / held_pods.MARK).read_text() == "a"
     assert time.monotonic() - begin < 30
-    assert answered("b") == "done\n"
+    assert answered("b") == ["done", "done"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,17 @@ def container(uid: str, kind: str = "container") -> dict[str, Any]:
 
 
 def seconds_held(config: dict[str, Any], kubelet: Path) -> float:
+    """That the start of a container waits which has just been created."""
+    bundle = kubelet / "bundle"
+    shutil.rmtree(bundle, ignore_errors=True)
+    bundle.mkdir(parents=True)
+    held_pods.mark(config, bundle, kubelet)
     begin = time.monotonic()
-    held_pods.wait(config, kubelet)
+    held_pods.wait(bundle, kubelet)
     return time.monotonic() - begin
 
 
-def test_a_container_of_a_held_pod_is_created_when_it_is_released(tmp_path: Path) -> None:
+def test_a_container_of_a_held_pod_is_started_when_it_is_released(tmp_path: Path) -> None:
     held = HeldPods(tmp_path / "kubelet")
     held.hold("a")
     timer = threading.Timer(0.3, held.release, ["a"])

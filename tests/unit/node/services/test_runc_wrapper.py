@@ -7,6 +7,8 @@ import json
 import os
 import select
 import subprocess
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +26,7 @@ from pinnace.node.services.runc_wrapper import (
     Requests,
     answer,
     edit,
+    for_one_architecture,
     is_read_only,
     keeping_read_only,
     with_environment,
@@ -34,6 +37,8 @@ from pinnace.node.services.runc_wrapper import (
     wrapper_script,
 )
 from pinnace.node.services.user_groups import MARK
+from pinnace.podjobs import held_pods
+from pinnace.podjobs.held_pods import HeldPods
 from pinnace.sandbox.ids import last_id
 
 if TYPE_CHECKING:
@@ -73,6 +78,14 @@ def test_every_user_of_a_pod_may_ping_unless_the_pod_says_otherwise() -> None:
     assert with_ping(told, 65536) == told
     for other in (sandbox("pid"), sandbox("network", kind="container")):
         assert with_ping(other, 65536) == other
+
+
+def test_the_sandbox_is_filtered_for_one_architecture_and_others_for_all() -> None:
+    profile = {"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"]}
+    narrowed = for_one_architecture(sandbox(seccomp=profile))["linux"]["seccomp"]
+    assert narrowed == profile | {"architectures": ["SCMP_ARCH_X86_64"]}
+    for other in (sandbox(kind="container", seccomp=profile), sandbox()):
+        assert for_one_architecture(other) == other
 
 
 def test_the_last_group_of_a_user_namespace() -> None:
@@ -160,7 +173,8 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
             with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
                 stdin.write(said)
             process.stdin = None
-            asks = words[0] == "create" or (tmp_path / "tasks" / words[-1] / AFFINITY).exists()  # else it must not
+            marks = [tmp_path / "tasks" / words[-1] / mark for mark in (AFFINITY, held_pods.MARK)]
+            asks = words[0] == "create" or any(mark.exists() for mark in marks)  # else it must not
             if select.select([requests.descriptor], [], [], 10 if asks or launcher else 0.2)[0]:
                 for request in requests.read():
                     answer(request, edits)
@@ -252,6 +266,23 @@ def test_a_container_with_a_cpu_limit_from_its_creation_to_its_resize(
     assert ContainerLimits.read(bundle) == ContainerLimits(memory=128 << 20, cpus=len(OWN))
     assert not (bundle / AFFINITY).exists()
     assert wrapped("update", "--resources=-", "gone", said=larger).returncode == 1
+
+
+def test_the_start_of_a_container_waits_while_its_pod_is_held(
+    wrapped: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_pods, "KUBELET", tmp_path / "kubelet")
+    held = HeldPods(tmp_path / "kubelet")
+    held.hold("a")
+    bundle = tmp_path / "tasks" / "name"
+    bundle.mkdir()
+    (bundle / held_pods.MARK).write_text("a")
+    timer = threading.Timer(0.5, held.release, ["a"])
+    begin = time.monotonic()
+    timer.start()
+    assert wrapped("start", "name").stdout.startswith("start name")
+    assert time.monotonic() - begin >= 0.5
+    timer.join()
 
 
 def test_where_there_are_cgroups_they_are_runcs(tmp_path: Path) -> None:
