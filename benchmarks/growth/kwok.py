@@ -7,29 +7,25 @@ API, etcd, the controllers and the scheduler, does the work that it would do for
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.growth.objects import ANNOTATION, FAKE
 from pinnace.components import build as building
 from pinnace.components.fetch import fetch_one
-from pinnace.components.manifest import Build, Component, Release, architecture
+from pinnace.components.manifest import architecture, manifest
 from pinnace.components.store import ComponentState, ComponentStore, Origin, user_root
 from testbed.images.golang import GoFile, Lock, add_from_modules
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pinnace.components.events import Reporter
+    from pinnace.components.manifest import Component
 
 __all__ = ["ensure_kwok", "kwok_argv", "stages"]
 
-LOCK = Path(__file__).parent / "lock"
-KWOK = Component(
-    name="kwok",
-    version="0.8.0",
-    release=Release(),
-    build=Build(packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, gib=3),
-    lock=LOCK,
-)
+KWOK = manifest()["kwok"]
+LOCK = KWOK.lock
 MODULE = "sigs.k8s.io/kwok"
 # How its objects change, in files of its module: nodes renew their leases, and pods run when they have been bound.
 STAGES = (
