@@ -1,6 +1,7 @@
 """How a cluster grows: a real control plane in a Slurm job with simulated nodes, and as many real nodes as fit.
 
-Simulated nodes are upstream's ``kwok`` (see ``kwok``), which this builds from the Go module proxy. For each size:
+Simulated nodes are upstream's ``kwok`` (see ``pinnace.bench.growth``, from which this takes the client, the tables and
+the objectives), built from the Go module proxy. For each size:
 
 - how long it takes until all nodes are ready, and until all pods run (pods per second)
 - with all of them there, how long a pod takes from its creation until it runs, at ten pods a second: Kubernetes' own

@@ -7,18 +7,22 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import benchmarks.growth
-from benchmarks.growth import results
 from benchmarks.growth.processes import Process, by_component
-from benchmarks.growth.results import Size
 from benchmarks.growth.site import IMAGE, Site, running_site
+from pinnace.bench.growth import results
+from pinnace.bench.growth.results import Size
+from pinnace.bench.growth.sizes import DEFAULT_SIZES, NodesAndPods, parse_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pinnace.bench.growth.load import LoadSample
 
 NAMES = {
     "kube-apiserver": "apiserver_mib",
@@ -33,9 +37,12 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",") if word]
 
 
-def sizes(text: str) -> list[tuple[int, int]]:
-    """``100:1000`` is 100 nodes with 1,000 pods."""
-    return [(int(nodes), int(pods)) for nodes, _, pods in (word.partition(":") for word in text.split(",") if word)]
+def sizes(text: str) -> tuple[NodesAndPods, ...]:
+    """``100:1000`` is 100 nodes with 1,000 pods. None of them, if the text is empty."""
+    try:
+        return parse_sizes(text) if text else ()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -45,8 +52,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--simulated", type=sizes, default="10:100,100:1000,500:5000", metavar="NODES:PODS,…",
-        help="sizes with simulated nodes, each larger than the one before (default: 10:100,100:1000,500:5000)",
+        "--simulated", type=sizes, default=DEFAULT_SIZES, metavar="NODES:PODS,…",
+        help="sizes with simulated nodes, each larger than the one before (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--real", type=numbers, default="1,2,4,8,16", metavar="NODES,…",
@@ -61,20 +68,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def figures(sample: dict[str, Any], processes: list[Process]) -> dict[str, float | None]:
+def figures(sample: LoadSample, processes: list[Process]) -> dict[str, float | None]:
+    """What the client has measured, and the memory of the control plane's processes."""
     taken = by_component(processes)
     memory = {name: taken[found]["mebibytes"] for found, name in NAMES.items() if found in taken}
-    return {
-        "nodes": sample["nodes"],
-        "pods": sample["pods"],
-        "nodes_seconds": sample["nodes_seconds"],
-        "pods_per_second": sample["pods_per_second"],
-        "pod_start_p50": sample["probe"]["p50"],
-        "pod_start_p99": sample["probe"]["p99"],
-        "api_single_p99": sample["api_p99"]["single"],
-        "api_list_p99": sample["api_p99"]["list"],
-        **memory,
-    }
+    return results.figures(sample) | memory
 
 
 def cpu_seconds(taken: dict[str, dict[str, float]]) -> float:
@@ -82,9 +80,9 @@ def cpu_seconds(taken: dict[str, dict[str, float]]) -> float:
     return sum(taken[name]["cpu_seconds"] for name in NAMES if name in taken)
 
 
-def cpu_per_pod(sample: dict[str, Any], spent: float) -> float:
+def cpu_per_pod(sample: LoadSample, spent: float) -> float:
     """Milliseconds of CPU for each pod that was made for this size, with its node's part."""
-    return spent * 1000 / int(sample["new_pods"] + sample["probe"]["pods"])
+    return spent * 1000 / (sample.new_pods + sample.probe.pods)
 
 
 def per_node(links: list[Process]) -> dict[str, float | None]:
@@ -99,7 +97,7 @@ def per_node(links: list[Process]) -> dict[str, float | None]:
     return found
 
 
-def simulated(steps: Sequence[tuple[int, int]]) -> list[Size]:
+def simulated(steps: Sequence[NodesAndPods]) -> list[Size]:
     """One cluster of one real node, to which simulated nodes and their pods are added step by step."""
     found = []
     with running_site(1, simulator=True) as site:
@@ -110,7 +108,7 @@ def simulated(steps: Sequence[tuple[int, int]]) -> list[Size]:
                 sample = site.measure(nodes, pods)
                 processes = site.processes()
                 taken = by_component(processes)
-                raw = {"sample": sample, "processes": taken, "load_average": os.getloadavg()}
+                raw = {"sample": asdict(sample), "processes": taken, "load_average": os.getloadavg()}
                 cost = {"cpu_ms_per_pod": cpu_per_pod(sample, cpu_seconds(taken) - spent)}
                 spent = cpu_seconds(taken)
                 found.append(Size(figures=figures(sample, processes) | cost, raw=raw))
@@ -139,7 +137,7 @@ def real_size(site: Site, nodes: int, smallest: Size | None) -> Size:
     down = site.down()
     own: dict[str, float | None] = {"nodes_seconds": ready, "down_seconds": down}
     raw = {
-        "sample": sample,
+        "sample": asdict(sample),
         "idle": by_component(idle),
         "processes": by_component(processes),
         "load_average": os.getloadavg(),

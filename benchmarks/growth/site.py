@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.growth.kwok import KWOK, ensure_kwok, kwok_argv, stages
 from benchmarks.growth.processes import Process, has_address, look
+from pinnace.bench.growth.kwok import CONFIGURATION, KWOK, kwok_argv
+from pinnace.bench.growth.load import LoadSample
 from pinnace.cli.output import Progress
-from pinnace.components.manifest import architecture
-from pinnace.components.store import ComponentStore, user_root
+from pinnace.components.fetch import fetch
+from pinnace.components.manifest import architecture, manifest
+from pinnace.components.store import ComponentStore, ComponentStores, Origin, user_root
 from pinnace.spec.records import NodeRecord, NodeServices, indices
 from testbed import Bed
 from testbed.images import build_image
@@ -24,14 +26,13 @@ from testbed.software import install
 from testbed.state import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 __all__ = ["Site", "running_site"]
 
 PROJECT = Path(__file__).parents[2]
 STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
 USER = "alice"
-DIRECTORY = f"/home/{USER}/growth"
 PREFIX = Path("/opt/pinnace")  # of pinnace on the bed
 CLUSTER = f"/home/{USER}/.local/share/pinnace/clusters/default"
 IMAGE = "busybox"
@@ -58,12 +59,11 @@ class Site:
         self.bed.run(["pinnace", "down"], timeout=COMMAND_LIMIT)
         return time.monotonic() - begun
 
-    def measure(self, nodes: int, pods: int, *options: str) -> dict[str, Any]:
-        """Bring the cluster to a size, by a client on the login node (see ``load``)."""
-        client = ["-m", "benchmarks.growth.load", f"{CLUSTER}/kubeconfig", str(nodes), str(pods), *options]
-        done = self.bed.run([str(PREFIX / "bin" / "python"), *client], cwd=DIRECTORY, timeout=COMMAND_LIMIT)
-        sample: dict[str, Any] = json.loads(done.stdout)
-        return sample
+    def measure(self, nodes: int, pods: int, *options: str) -> LoadSample:
+        """Bring the cluster to a size, by a client on the login node (see ``pinnace.bench.growth.load``)."""
+        client = ["-m", "pinnace.bench.growth.load", f"{CLUSTER}/kubeconfig", str(nodes), str(pods), *options]
+        done = self.bed.run([str(PREFIX / "bin" / "python"), *client], timeout=COMMAND_LIMIT)
+        return LoadSample.from_json(json.loads(done.stdout))
 
     def processes(self) -> list[Process]:
         """Those of the user: of the cluster, and none of this bed's own."""
@@ -87,11 +87,12 @@ class Site:
     @contextlib.contextmanager
     def simulator(self) -> Iterator[None]:
         """Run kwok on the login node."""
-        (self.home / "growth" / "stages.yaml").write_text(stages())
-        store = ComponentStore(user_root(), architecture())
-        inside = PREFIX / "share" / "pinnace" / store.directory(KWOK).relative_to(user_root().parent) / "kwok"
-        argv = kwok_argv(str(inside), f"{CLUSTER}/kubeconfig", f"{DIRECTORY}/stages.yaml")
-        with (self.home / "growth" / "kwok.log").open("wb") as log:
+        shutil.copy(CONFIGURATION, self.home / CONFIGURATION.name)
+        (self.home / CONFIGURATION.name).chmod(0o644)
+        stored = ComponentStore(user_root(), architecture()).directory(manifest()[KWOK])
+        inside = PREFIX / "share" / "pinnace" / stored.relative_to(user_root().parent) / KWOK
+        argv = kwok_argv(str(inside), f"{CLUSTER}/kubeconfig", f"/home/{USER}/{CONFIGURATION.name}")
+        with (self.home / "kwok.log").open("wb") as log:
             process = self.bed.popen(argv, stdout=log, stderr=subprocess.STDOUT)
             try:
                 yield
@@ -102,24 +103,15 @@ class Site:
 
 @contextlib.contextmanager
 def running_site(hosts: int, *, simulator: bool) -> Iterator[Site]:
-    """A bed with pinnace and this package on it. Nothing of it is left afterwards."""
+    """A bed with pinnace on it. Nothing of it is left afterwards."""
     if simulator:
-        ensure_kwok(Progress())
+        store = ComponentStore(user_root(), architecture())
+        fetch([manifest()[KWOK]], stores=ComponentStores(store), target=store, wanted=Origin.BUILD, reporter=Progress())
     bed = Bed.up(Plan(hosts=hosts, fast=True), STATE)
     try:
         install(bed, PROJECT, share=user_root().parent)
         site = Site(bed)
-        copy_package(site.home / "growth")
         shutil.copy(build_image(IMAGE), site.home / f"{IMAGE}.tar")
         yield site
     finally:
         bed.down()
-
-
-def copy_package(target: Path, modules: Sequence[str] = ("__init__", "load", "metrics", "objects")) -> None:
-    """The modules that the client consists of."""
-    package = target / "benchmarks" / "growth"
-    package.mkdir(parents=True)
-    (package.parent / "__init__.py").touch()
-    for name in modules:
-        shutil.copy(Path(__file__).with_name(f"{name}.py"), package)

@@ -1,4 +1,8 @@
-"""`pinnace bench` as a user runs it: everything is measured and written, interrupted, resumed, or refused."""
+"""`pinnace bench` as a user runs it: everything is measured and written, interrupted, resumed, or refused.
+
+kwok is optional and takes minutes to build, so that most machines do not have it here: `pinnace bench growth` then says
+so. Where `pinnace fetch kwok` has been run, it is measured instead.
+"""
 
 from __future__ import annotations
 
@@ -125,3 +129,40 @@ def test_bad_requests_are_refused_at_once(user: User) -> None:
     assert not (user.home / "none").exists()
     result = user.run("srun", "pinnace", "bench", code=None)
     assert "inside a Slurm job" in result.stderr
+
+
+def jobs(user: User) -> set[str]:
+    """All that Slurm knows of, also those that have ended."""
+    return set(user.run("squeue", "--me", "--noheader", "--states=all", "--format=%i").stdout.split())
+
+
+def test_growth_without_kwok_is_refused_before_a_job_is_submitted(user: User, real_store: Path) -> None:
+    if (real_store / "kwok").exists():
+        pytest.skip("kwok is in the store")
+    before = jobs(user)
+    result = user.pinnace("bench", "growth", "--sizes", "2:20", "--output", "growth", code=1)
+    assert "kwok 0.8.0, which simulates the nodes, is not in the store" in result.stderr
+    assert "Run `pinnace fetch kwok`" in result.stderr
+    assert not jobs(user) - before
+    assert not (user.home / "growth").exists()
+    nothing_is_left(user)
+
+
+@pytest.mark.timeout(LIMIT)
+def test_growth_is_measured_size_by_size(user: User, real_store: Path) -> None:
+    if not (real_store / "kwok").exists():
+        pytest.skip("kwok is not in the store: pinnace fetch kwok")
+    given = ["--sizes", "2:20,4:60", "--mem", "3000M", "--output", "growth"]
+    result = user.pinnace("bench", "growth", *given, timeout=LIMIT)
+    data = json.loads((user.home / "growth" / "growth.json").read_text())
+    sizes = data["parts"]["simulated"]["sizes"]
+    assert [(size["nodes"], size["pods"]) for size in sizes] == [(2, 20), (4, 60)]
+    for size in sizes:
+        for name in ("nodes_seconds", "pods_per_second", "pod_start_p99", "apiserver_mib", "apiserver_cpu_ms_per_pod"):
+            assert size[name] > 0, name
+    assert data["machine"]["host"]
+    assert "pods per second" in result.stdout
+    assert "4 nodes, 60 pods" in result.stderr
+    assert "Growth" in (user.home / "growth" / "report.html").read_text()
+    assert not user.run("pgrep", "-x", "kwok", code=None).stdout
+    nothing_is_left(user)

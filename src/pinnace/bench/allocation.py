@@ -22,7 +22,7 @@ from pinnace.slurm.variables import srun_environment
 from pinnace.validation import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pinnace.slurm.options import SbatchOptions
@@ -190,9 +190,17 @@ class HostAllocation:
 
 
 def start(
-    argv: Sequence[str], *, stdout: int, stderr: int | IO[str], stdin: int = subprocess.DEVNULL
+    argv: Sequence[str],
+    *,
+    stdout: int,
+    stderr: int | IO[str] | IO[bytes],
+    stdin: int = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start a process of Slurm's or kubectl's, which ends with this one. Ctrl-C is ours to handle."""
+    """Start a process, such as one of Slurm's, which ends with this one. Ctrl-C is ours to handle.
+
+    ``environment`` is added to what Slurm's commands get of ours.
+    """
     return subprocess.Popen(
         argv,
         stdin=stdin,
@@ -200,7 +208,7 @@ def start(
         stderr=stderr,
         text=True,
         errors="replace",
-        env=srun_environment(os.environ),
+        env=srun_environment(os.environ) | dict(environment or {}),
         start_new_session=True,
         preexec_fn=_prepare_child,  # noqa: PLW1509 - there are no threads
     )

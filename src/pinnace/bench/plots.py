@@ -11,8 +11,10 @@ from pinnace.errors import BenchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from types import ModuleType
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
     from pinnace.bench.measurements import Figure
     from pinnace.bench.results import Result
@@ -26,8 +28,8 @@ WITHOUT = "there are no plots: matplotlib is not installed"
 HINT = "Install it with `pip install 'pinnace[bench]'`, then `pinnace bench report DIR` draws them."
 
 
-def draw(results: Sequence[Result], directory: Path) -> list[Path]:
-    """A PNG and an SVG for each group. BenchError without matplotlib."""
+def load_pyplot() -> ModuleType:
+    """matplotlib's pyplot. BenchError if it is not installed."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - optional, and takes a second
 
@@ -36,7 +38,21 @@ def draw(results: Sequence[Result], directory: Path) -> list[Path]:
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ImportError as error:
         raise BenchError(WITHOUT, hint=HINT) from error
+    return plt
+
+
+def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:
+    """Write a drawing as PNG and as SVG."""
     directory.mkdir(exist_ok=True)
+    paths = [directory / f"{name}.{suffix}" for suffix in ("png", "svg")]
+    for path in paths:
+        drawing.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def draw(results: Sequence[Result], directory: Path) -> list[Path]:
+    """A PNG and an SVG for each group. BenchError without matplotlib."""
+    plt = load_pyplot()
     drawn = []
     for number, group in enumerate(Group, start=1):
         chosen = [result for result in results if result.group is group]
@@ -47,10 +63,7 @@ def draw(results: Sequence[Result], directory: Path) -> list[Path]:
         figure, axes = plt.subplots(figsize=(9, height), layout="constrained")
         panel(axes, rows)
         axes.set_title(f"{group.label}: ratio to bare Slurm", loc="left", fontsize=11, fontweight="bold")
-        for suffix in ("png", "svg"):
-            path = directory / f"{number}-{group}.{suffix}"
-            figure.savefig(path, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
-            drawn.append(path)
+        drawn += save(figure, directory, f"{number}-{group}")
         plt.close(figure)
     return drawn
 

@@ -15,7 +15,7 @@ from pinnace.bench.measurements import FioPlace, Model, TaskKind, direct_probe_a
 from pinnace.bench.sessions import Site
 from pinnace.bench.tools import HOW_TO_GET, Tools, copy_argv, needed
 from pinnace.cluster.directory import image_store
-from pinnace.components.manifest import manifest
+from pinnace.components.manifest import required
 from pinnace.errors import BenchError, ImageError, PinnaceError, SlurmError
 from pinnace.images.reference import parse
 from pinnace.interpreter import python_argv
@@ -127,7 +127,7 @@ def versions() -> dict[str, str]:
         slurm = Slurm().cli("sinfo", "--version").strip().removeprefix("slurm ")
     except SlurmError:
         slurm = "unknown"
-    components = {component.name: component.version for component in manifest().values()}
+    components = {component.name: component.version for component in required()}
     own = {
         "pinnace": __version__,
         "Slurm": slurm,

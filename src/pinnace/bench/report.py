@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinnace.bench.growth import plot as growth_plot
+from pinnace.bench.growth.results import OBJECTIVES, cells
 from pinnace.bench.measurements import Better, Group, Model
 from pinnace.bench.preparation import notes
 from pinnace.bench.published import NOTE, PUBLISHED, System, ratio
@@ -15,8 +17,9 @@ from pinnace.bench.results import errors_of, results_of
 from pinnace.bench.table import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from pinnace.bench.growth.directory import Growth
     from pinnace.bench.results import Result
     from pinnace.bench.run_directory import RunDirectory, Sample
 
@@ -38,7 +41,7 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def html(run: RunDirectory, plots: Sequence[Path] = ()) -> str:
+def html(run: RunDirectory, plots: Sequence[Path] = (), growth: Growth | None = None) -> str:
     """The report: what was compared, the figures of each group with its plot, the machine, the method, the errors."""
     about, samples = run.about(), run.samples()
     results = results_of(samples)
@@ -46,11 +49,18 @@ def html(run: RunDirectory, plots: Sequence[Path] = ()) -> str:
         *head(about, samples),
         *overview(results),
         *(line for group in Group for line in section(group, results, plots)),
+        *(growth_section(growth, plots) if growth else ()),
         *errors(errors_of(samples)),
         *method(about),
         *machine(about),
     ]
     return PAGE.format(title=escape(title(about)), style=STYLE, body="\n".join(body))
+
+
+def growth_html(growth: Growth, plots: Sequence[Path] = ()) -> str:
+    """The report of a cluster's growth alone."""
+    body = ["<h1>How a control plane in a Slurm job grows, with pinnace</h1>", *growth_section(growth, plots)]
+    return PAGE.format(title="pinnace bench growth", style=STYLE, body="\n".join(body))
 
 
 def title(about: dict[str, Any]) -> str:
@@ -106,8 +116,7 @@ def section(group: Group, results: Sequence[Result], plots: Sequence[Path]) -> I
     yield f"<h2>{escape(group.label)}</h2>"
     for plot in plots:
         if plot.suffix == ".svg" and plot.stem.endswith(f"-{group}"):
-            data = base64.b64encode(plot.read_bytes()).decode()
-            yield f'<img alt="{escape(group.label)}: ratios to bare Slurm" src="data:image/svg+xml;base64,{data}"/>'
+            yield image(plot, f"{group.label}: ratios to bare Slurm")
     heads = "".join(f'<th class="{kind}">{escape(name)}</th>' for name, kind in COLUMNS.items())
     yield f"<table><thead><tr>{heads}</tr></thead><tbody>"
     shown = ""
@@ -118,6 +127,47 @@ def section(group: Group, results: Sequence[Result], plots: Sequence[Path]) -> I
         if index + 1 == len(chosen) or chosen[index + 1].figure.name != shown:
             yield from published_rows(found)
     yield "</tbody></table>"
+
+
+def image(plot: Path, label: str) -> str:
+    data = base64.b64encode(plot.read_bytes()).decode()
+    return f'<img alt="{escape(label)}" src="data:image/svg+xml;base64,{data}"/>'
+
+
+def growth_section(growth: Growth, plots: Sequence[Path]) -> Iterator[str]:
+    """The table of sizes with its plot, and what is known of the host."""
+    about = growth.conditions
+    yield "<h2>Growth</h2>"
+    yield f"<p>{escape(growth_method(about))}</p>"
+    yield from (image(plot, "Growth") for plot in plots if plot.suffix == ".svg" and plot.stem == growth_plot.NAME)
+    header, *rows = cells(growth.sizes)
+    heads = "".join(f'<th class="{"word" if name == header[-1] else "figure"}">{escape(name)}</th>' for name in header)
+    yield f'<table class="overview wrapped"><thead><tr>{heads}</tr></thead><tbody>'
+    for row in rows:
+        figures = "".join(f'<td class="figure">{escape(value)}</td>' for value in row[:-1])
+        yield f"<tr>{figures}<td>{escape(row[-1])}</td></tr>"
+    yield "</tbody></table>"
+    missing = about.get("sizes", [])[len(growth.sizes) :]
+    if missing:
+        yield f'<p class="note">Not measured: {escape(", ".join(missing))} (nodes:pods).</p>'
+    yield "<table><tbody>"
+    if about.get("machine"):
+        yield host_row(about["machine"])
+    yield option_row(about.get("options", {}))
+    yield from version_rows(about.get("versions", {}))
+    yield "</tbody></table>"
+
+
+def growth_method(about: Mapping[str, Any]) -> str:
+    when = dt.datetime.fromtimestamp(about.get("begin", 0.0), dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"A cluster in a job, {when}. Nodes that kwok simulates, and pods of Deployments on them, were added up to "
+        "each size; then single pods were created, ten a second, and timed until they were ready. The API's p99 is "
+        "that of all requests meanwhile, and the memory and CPU time of its server are those that it reports itself. "
+        "Kubernetes' own objectives for p99: the start of a pod "
+        f"{OBJECTIVES['pod_start_p99']:g} s, requests about one object {OBJECTIVES['api_single_p99']:g} s, lists "
+        f"{OBJECTIVES['api_list_p99']:g} s."
+    )
 
 
 def result_row(found: Result, *, first: bool) -> str:
@@ -181,16 +231,26 @@ def method(about: dict[str, Any]) -> Iterator[str]:
 
 def machine(about: dict[str, Any]) -> Iterator[str]:
     yield "<h2>Machine and versions</h2><table><tbody>"
-    for host in about["machine"].get("descriptions", []):
-        caches, memory = host["caches"] / 2**20, host["memory"] / 2**30
-        text = (
-            f"{host['cpu']}, {host['threads']} of {host['cpus']} threads used, {caches:.0f} MiB of last-level cache, "
-            f"{memory:.0f} GiB of memory, Linux {host['kernel']}, load before the run {host['load']:.1f}"
-        )
-        yield f"<tr><td>{escape(host['host'])}</td><td>{escape(text)}</td></tr>"
-    options = " ".join(f"--{name}" if value is None else f"--{name}={value}"
-                       for name, value in about["settings"]["options"].items())  # fmt: skip
-    yield f"<tr><td>options</td><td>{escape(options or 'none')}</td></tr>"
-    for name, version in about["versions"].items():
-        yield f"<tr><td>{escape(name)}</td><td>{escape(version)}</td></tr>"
+    yield from map(host_row, about["machine"].get("descriptions", []))
+    yield option_row(about["settings"]["options"])
+    yield from version_rows(about["versions"])
     yield "</tbody></table>"
+
+
+def host_row(host: Mapping[str, Any]) -> str:
+    caches, memory = host["caches"] / 2**20, host["memory"] / 2**30
+    text = (
+        f"{host['cpu']}, {host['threads']} of {host['cpus']} threads used, {caches:.0f} MiB of last-level cache, "
+        f"{memory:.0f} GiB of memory, Linux {host['kernel']}, load before the run {host['load']:.1f}"
+    )
+    return f"<tr><td>{escape(host['host'])}</td><td>{escape(text)}</td></tr>"
+
+
+def option_row(given: Mapping[str, str | None]) -> str:
+    options = " ".join(f"--{name}" if value is None else f"--{name}={value}" for name, value in given.items())
+    return f"<tr><td>options</td><td>{escape(options or 'none')}</td></tr>"
+
+
+def version_rows(versions: Mapping[str, str]) -> Iterator[str]:
+    for name, version in versions.items():
+        yield f"<tr><td>{escape(name)}</td><td>{escape(version)}</td></tr>"

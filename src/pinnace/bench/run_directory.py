@@ -3,6 +3,7 @@
 run.json         the settings, the machine, the versions
 samples.jsonl    a line for each task of each model in each round
 outputs/         what the programs printed
+growth.json      what `pinnace bench growth` has measured, if it was given this directory, before the run or after it
 results.json, results.csv, report.html, plots/      made from these, any number of times
 """
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from pinnace.slurm.options import SbatchOptions
 
 FORMAT = 1
-ABOUT, OUTPUTS = "run.json", "outputs"
+ABOUT, OUTPUTS, GROWTH = "run.json", "outputs", "growth.json"
+REPORT, PLOTS = "report.html", "plots"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ class RunDirectory:
 
     @staticmethod
     def create(path: Path, settings: Settings) -> RunDirectory:
-        """A new one, or one in an empty directory. BenchError if there is anything else."""
+        """A new one, or one in a directory that is empty or has only ``growth.json``. BenchError otherwise."""
         run = RunDirectory(path)
         try:
             check_unused(path)
@@ -168,10 +170,14 @@ class RunDirectory:
 
 
 def check_unused(path: Path) -> None:
-    """BenchError unless a run can have this directory for itself: it is not there, or it is empty."""
+    """BenchError unless a run can have this directory for itself: it is not there, or it is empty.
+
+    What `pinnace bench growth` has written may be in it.
+    """
     if path.is_dir() and (path / ABOUT).exists():
         raise BenchError(f"{path} exists already", hint=f"Choose another --output, or go on with it: --resume {path}.")
-    if path.is_dir() and any(path.iterdir()):
+    of_growth = {GROWTH, REPORT, PLOTS} if (path / GROWTH).exists() else set()
+    if path.is_dir() and {entry.name for entry in path.iterdir()} - of_growth:
         raise BenchError(f"{path} is not empty", hint="A run has a directory of its own: choose another --output.")
     if os.path.lexists(path) and not path.is_dir():
         raise BenchError(f"{path} is no directory", hint="Choose another --output.")

@@ -14,7 +14,7 @@ from pinnace import __version__
 from pinnace.cli.interruption import terminate_on_signals
 from pinnace.cli.output import OutputFormat, fail, output_option, show
 from pinnace.cluster import configuration
-from pinnace.components.manifest import manifest
+from pinnace.components.manifest import required
 from pinnace.errors import PinnaceError
 
 # The commands, and the modules that they are in.
@@ -71,9 +71,9 @@ def pinnace(*, debug: bool) -> None:
 @pinnace.command()
 @output_option
 def version(output: OutputFormat) -> None:
-    """Show the version of pinnace and of every upstream component."""
+    """Show the version of pinnace and of every upstream component of a cluster."""
     rows = [{"name": "pinnace", "version": __version__}]
-    rows += [{"name": component.name, "version": component.version} for component in manifest().values()]
+    rows += [{"name": component.name, "version": component.version} for component in required()]
     show(rows, output, columns=("name", "version"))
 
 

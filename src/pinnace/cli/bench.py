@@ -9,31 +9,26 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from pinnace.bench import compare as comparison
-from pinnace.bench import plots, report, results, table
+from pinnace.bench import results, table
+from pinnace.bench.growth.directory import read_growth
 from pinnace.bench.measurements import FULL, QUICK, TASKS, Group, Model
-from pinnace.bench.run_directory import RunDirectory, Settings, directory_name
+from pinnace.bench.run_directory import ABOUT, RunDirectory, Settings, directory_name
 from pinnace.bench.runner import Runner
 from pinnace.bench.tools import IMAGE
+from pinnace.cli.bench_output import Lines, show, show_growth, show_report, write, write_growth
 from pinnace.cli.durations import Duration
+from pinnace.cli.growth import growth
 from pinnace.cli.interruption import postponed
-from pinnace.cli.output import Progress, fail
-from pinnace.cli.slurm_options import given_options, node_count, slurm_options
-from pinnace.cluster import launching
+from pinnace.cli.output import fail
+from pinnace.cli.slurm_options import given_options, node_count, slurm_options, with_memory
 from pinnace.cluster.directory import home, load_image
-from pinnace.errors import BenchError, PinnaceError, UsageError
-from pinnace.slurm.options import argv
+from pinnace.errors import PinnaceError, UsageError
 from pinnace.slurm.sizes import parse_mebibytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pinnace.slurm.options import SbatchOptions
 
 REPEAT, QUICK_REPEAT = 10, 3
 NODES = 2
@@ -132,6 +127,7 @@ def bench(
     two nodes and some hours; --quick and --only make it shorter. Ctrl-C keeps what was measured.
     """
     if context.invoked_subcommand:
+        check_subcommand(context, context.invoked_subcommand)
         return
     if "SLURM_JOB_ID" in os.environ:
         raise UsageError(
@@ -166,14 +162,25 @@ def bench(
     measure(run, wait_limit)
 
 
+def given_names(context: click.Context) -> list[str]:
+    """The options of a run that are on the command line."""
+    sources = {option.opts[0]: context.get_parameter_source(option.name or "") for option in context.command.params}
+    return [name for name, source in sources.items() if source is ParameterSource.COMMANDLINE]
+
+
+def check_subcommand(context: click.Context, name: str) -> None:
+    """Options of a run would have no effect."""
+    given = given_names(context)
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} before `{name}` would be of a run of `pinnace bench`",
+            hint=f"Give the options of `{name}` after it: `pinnace bench {name} --help` lists them.",
+        )
+
+
 def check_resumed(context: click.Context) -> None:
     """A run goes on as it began, perhaps for more rounds."""
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in {"resume", "repeat", "wait_limit"}
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
+    given = [name for name in given_names(context) if name not in {"--resume", "--repeat", "--wait-limit"}]
     if given:
         raise UsageError(
             f"a run that is resumed goes on as it began: it is too late for {', '.join(given)}",
@@ -199,51 +206,6 @@ def measure(run: RunDirectory, wait_limit: float) -> None:
         sys.exit(1)
 
 
-class Lines:
-    """A line for each sample; on a terminal also one that says what is being measured."""
-
-    def __init__(self) -> None:
-        self._progress = Progress()
-
-    def begin(self, text: str) -> None:
-        self._progress.progress("", text)
-
-    def done(self, text: str) -> None:
-        self._progress.done("", text)
-
-    def failed(self, text: str, hint: str = "") -> None:
-        self._progress.clear()
-        fail(text, hint=hint)
-
-
-def write(run: RunDirectory) -> None:
-    """All files that are made from the samples."""
-    results.write(run)
-    drawn: list[Path] = []
-    try:
-        drawn = plots.draw(results.results_of(run.samples()), run.path / "plots")
-    except BenchError as error:
-        Progress().note("", f"{error.message}. {error.hint.replace('DIR', str(run.path))}")
-    (run.path / "report.html").write_text(report.html(run, drawn))
-
-
-def show(run: RunDirectory) -> None:
-    found = results.results_of(run.samples())
-    click.echo(table.text(table.cells(found), table.LEFT))
-    errors = results.errors_of(run.samples())
-    if errors:
-        click.echo(f"{len(errors)} not measured; try them again with `pinnace bench --resume {run.path}`.", err=True)
-    click.echo(f"All figures, and a report to send on: {run.path}/report.html", err=True)
-
-
-def with_memory(options: SbatchOptions, environment: Mapping[str, str]) -> SbatchOptions:
-    """sbatch's options without the number of nodes, with the memory that a cluster would ask for."""
-    given = {name: value for name, value in options.items() if name != "nodes"}
-    asked = launching.with_memory(argv(given), environment)
-    memory = [option.removeprefix("--mem=") for option in asked if option.startswith("--mem=")]
-    return given | {"mem": memory[-1]} if memory else given
-
-
 def mebibytes(text: str) -> int:
     try:
         return max(1, parse_mebibytes(text))
@@ -255,13 +217,25 @@ def mebibytes(text: str) -> int:
 @click.argument("directory", type=DIRECTORY, metavar="DIR")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 def report_command(*, directory: Path, markdown: bool) -> None:
-    """Write the files of a run again, and print its table."""
+    """Write the files of a run again, or of a measurement of growth, and print its table."""
+    alone = None if (directory / ABOUT).exists() else read_growth(directory)
+    if alone:
+        write_growth(alone, directory)
+        show_growth(alone, markdown=markdown)
+        show_report(directory)
+        return
     run = RunDirectory.existing(directory)
-    write(run)
+    found = write(run)
     if markdown:
         click.echo(table.markdown(table.cells(results.results_of(run.samples())), table.LEFT))
     else:
         show(run)
+    if found:
+        click.echo()
+        show_growth(found, markdown=markdown)
+
+
+bench.add_command(growth)
 
 
 @bench.command(name="compare")

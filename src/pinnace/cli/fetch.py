@@ -42,7 +42,7 @@ def fetch(
     only_list: bool,
     output: OutputFormat,
 ) -> None:
-    """Get the upstream components (all, or those named) and keep them in the store.
+    """Get the upstream components (all that a cluster needs, or those named) and keep them in the store.
 
     The store is in $PINNACE_HOME, by default in the XDG data directory. What is there already is left alone, and
     mended if it is damaged.

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from pinnace.cluster import launching
 from pinnace.slurm.options import SBATCH, Argument, SbatchOptions, argv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 Command = TypeVar("Command", bound="Callable[..., object]")
 
@@ -66,3 +67,11 @@ def node_count(context: click.Context) -> int:
         return int(nodes.split("-", maxsplit=1)[0])
     except ValueError:
         raise click.BadParameter(f"{nodes!r} is no number of nodes", param_hint="--nodes") from None
+
+
+def with_memory(options: SbatchOptions, environment: Mapping[str, str], memory: str = "") -> SbatchOptions:
+    """sbatch's options without the number of nodes, and with a size of memory: that of clusters, or another one."""
+    given = {name: value for name, value in options.items() if name != "nodes"}
+    asked = launching.with_memory(argv(given), environment, memory)
+    found = [option.removeprefix("--mem=") for option in asked if option.startswith("--mem=")]
+    return given | {"mem": found[-1]} if found else given

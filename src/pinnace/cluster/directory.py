@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pinnace import ownership
 from pinnace.cluster.job_record import ClusterJobRecord
-from pinnace.components.manifest import architecture, manifest
+from pinnace.components.manifest import architecture, manifest, required
 from pinnace.components.store import ComponentStores, explain_no_space, site_root, user_root
 from pinnace.controlplane import pki
 from pinnace.controlplane.objects import common_objects
@@ -415,7 +415,7 @@ def all_clusters() -> list[Directory]:
 
 
 def verified_binaries() -> dict[str, str]:
-    """The path of every binary, from the store, verified."""
+    """The path of every binary that a cluster needs, from the store, verified."""
     stores = ComponentStores.default(architecture())
-    found = (stores.binaries(component).items() for component in manifest().values())
+    found = (stores.binaries(component).items() for component in required())
     return {name: str(path) for binaries in found for name, path in binaries}

@@ -19,7 +19,7 @@ from pinnace import ownership
 from pinnace.cluster import launching, reaching
 from pinnace.cluster.directory import seed_directory, unsafe_seed
 from pinnace.cluster.site_page import ClassFindings
-from pinnace.components.manifest import architecture, manifest
+from pinnace.components.manifest import architecture, required
 from pinnace.components.store import ComponentState, ComponentStores, user_root
 from pinnace.errors import SlurmError, UnsafePathError
 from pinnace.interpreter import python_argv
@@ -79,7 +79,7 @@ def examine_partition(partition: str, *, limit: float, report: Callable[[str], N
 def components() -> Check:
     """The upstream binaries, as a cluster would find them."""
     stores = ComponentStores.default(architecture())
-    entries = [stores.inspect(component) for component in manifest().values()]
+    entries = [stores.inspect(component) for component in required()]
     missing = [entry.component.name for entry in entries if entry.state is not ComponentState.INSTALLED]
     if missing:
         return checks.failed(

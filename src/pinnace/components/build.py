@@ -29,12 +29,18 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 PR_SET_PDEATHSIG = 1
 ERROR_LINES = 12  # last lines of the compiler's output that an error shows
-OTHER_WAYS = (
-    "Or take the official binaries with `pinnace fetch --from release` (needs internet), "
-    "or a site's bundle with `pinnace fetch --from FILE`."
-)
 INHERITED = ("GOPROXY", "GONOPROXY", "GOPRIVATE", "GOSUMDB", "GONOSUMDB", "GOINSECURE", "GOTOOLCHAIN", "GOPATH",
              "GOCACHE", "GOMODCACHE", "GOTMPDIR", "GOROOT")  # fmt: skip
+
+
+def other_ways(component: Component) -> str:
+    """How to get a component that cannot be built here."""
+    if not component.release.exists:
+        return f"Or take it from a bundle with `pinnace fetch --from FILE {component.name}`."
+    return (
+        "Or take the official binaries with `pinnace fetch --from release` (needs internet), "
+        "or a site's bundle with `pinnace fetch --from FILE`."
+    )
 
 
 def build_argv(component: Component, binary: str, output: Path) -> list[str]:
@@ -94,7 +100,7 @@ def build(component: Component, arch: str, target: Path, reporter: Reporter) -> 
             raise ChecksumError(
                 f"{binary} came out of {go} with sha256 {found}, but every {go} should give {pinned}",
                 hint="This Go toolchain or its cache is not the original one. Try `go clean -cache`, or an official "
-                f"Go. {OTHER_WAYS}",
+                f"Go. {other_ways(component)}",
             )
     return go
 
@@ -103,7 +109,9 @@ def module_file(component: Component, path: str, environment: dict[str, str]) ->
     """A file of a Go module that the lock names, downloaded and verified by Go."""
     result = _run_go(component, environment, "mod", "download", "-json")
     if result.returncode:
-        raise ComponentError(f"cannot get the source of {component.label}: {result.stderr.strip()}", hint=OTHER_WAYS)
+        raise ComponentError(
+            f"cannot get the source of {component.label}: {result.stderr.strip()}", hint=other_ways(component)
+        )
     module = json.loads(result.stdout)
     return Path(module["Dir"]) / path.removeprefix(f"{module['Path']}/")
 
@@ -120,13 +128,13 @@ def check_toolchain(component: Component, environment: dict[str, str]) -> str:
     if not shutil.which("go", path=environment.get("PATH")):
         raise ToolchainError(
             f"building {component.label} from source needs Go, and there is no `go` on the PATH",
-            hint=f"Install Go {_required_go(component)} or newer. {OTHER_WAYS}",
+            hint=f"Install Go {_required_go(component)} or newer. {other_ways(component)}",
         )
     result = _run_go(component, environment, "env", "GOVERSION")
     if result.returncode:
         raise ToolchainError(
             f"this Go cannot build {component.label}: {result.stderr.strip()}",
-            hint=f"Install Go {_required_go(component)} or newer. {OTHER_WAYS}",
+            hint=f"Install Go {_required_go(component)} or newer. {other_ways(component)}",
         )
     if component.build.needs_c:
         _check_c(component, environment)
@@ -149,7 +157,7 @@ def _check_c(component: Component, environment: dict[str, str]) -> None:
     if missing:
         raise ToolchainError(
             f"building {component.label} from source needs {', '.join(missing)}",
-            hint=f"On Debian: apt-get install gcc libc6-dev pkg-config libseccomp-dev. {OTHER_WAYS}",
+            hint=f"On Debian: apt-get install gcc libc6-dev pkg-config libseccomp-dev. {other_ways(component)}",
         )
 
 
@@ -163,7 +171,7 @@ def check_space(component: Component, environment: dict[str, str]) -> None:
             raise NoSpaceError(
                 f"building {component.label} needs {component.build.gib} GiB for Go's caches, and {cache} has "
                 f"{free / GIB:.1f} GiB free",
-                hint=f"Set GOCACHE and GOMODCACHE to a larger file system. {OTHER_WAYS}",
+                hint=f"Set GOCACHE and GOMODCACHE to a larger file system. {other_ways(component)}",
             )
 
 
@@ -187,9 +195,9 @@ def run(component: Component, argv: list[str], environment: dict[str, str], repo
     if "no space left on device" in tail or "disk quota exceeded" in tail:
         raise NoSpaceError(
             f"no space left while building {component.label}:\n{tail}",
-            hint=f"Set GOCACHE, GOMODCACHE and GOTMPDIR to a larger file system. {OTHER_WAYS}",
+            hint=f"Set GOCACHE, GOMODCACHE and GOTMPDIR to a larger file system. {other_ways(component)}",
         )
-    raise ComponentError(f"building {component.label} failed:\n{tail}", hint=OTHER_WAYS)
+    raise ComponentError(f"building {component.label} failed:\n{tail}", hint=other_ways(component))
 
 
 def _die_with_parent() -> None:

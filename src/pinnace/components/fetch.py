@@ -12,7 +12,7 @@ from pinnace.components.bundle import Bundle
 from pinnace.components.download import reachable
 from pinnace.components.release import fetch_release, first_url
 from pinnace.components.store import ComponentState, Origin
-from pinnace.errors import ToolchainError, UsageError
+from pinnace.errors import ComponentError, ToolchainError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def choose_source(
 ) -> Source:
     """The source of the missing components: the requested one, or the first that works here.
 
-    ``sha256`` is the checksum of the bundle, if that is the source.
+    What upstream does not release is built. ``sha256`` is the checksum of the bundle, if that is the source.
     """
 
     def from_release(component: Component, target: Path) -> tuple[Origin, str]:
@@ -38,14 +38,21 @@ def choose_source(
     def from_build(component: Component, target: Path) -> tuple[Origin, str]:
         return Origin.BUILD, build(component, arch, target, reporter)
 
+    def from_release_or_build(component: Component, target: Path) -> tuple[Origin, str]:
+        return (from_release if component.release.exists else from_build)(component, target)
+
     if wanted == Origin.RELEASE:
+        _check_released(missing)
         return from_release
     if wanted == Origin.BUILD:
         return from_build
     if wanted is not None:
         return _from_bundle(Path(wanted), missing, arch, reporter, sha256)
-    if reachable(first_url(missing[0], arch)):
-        return from_release
+    released = [component for component in missing if component.release.exists]
+    if released and reachable(first_url(released[0], arch)):
+        return from_release_or_build
+    if not released:
+        return from_build  # without Go, it says what is missing
     if shutil.which("go"):
         reporter.note("fetch", "upstream's releases cannot be reached from here; building from source instead")
         return from_build
@@ -55,6 +62,19 @@ def choose_source(
         hint="On a machine with internet run `pinnace fetch --bundle FILE`, copy the file here and run "
         "`pinnace fetch --from FILE`; or install Go and run `pinnace fetch --from build`.",
     )
+
+
+def _check_released(components: Sequence[Component]) -> None:
+    """Raise if upstream releases one of them in no form that we could verify, before any is installed."""
+    unreleased = [component for component in components if not component.release.exists]
+    if unreleased:
+        names = " ".join(component.name for component in unreleased)
+        raise ComponentError(
+            f"there is no release of {', '.join(component.label for component in unreleased)} to fetch: upstream's "
+            "checksums of it are not known",
+            hint=f"Build it with `pinnace fetch --from build {names}`, which needs Go; or take it from a bundle with "
+            f"`pinnace fetch --from FILE {names}`.",
+        )
 
 
 def _from_bundle(file: Path, missing: Sequence[Component], arch: str, reporter: Reporter, sha256: str) -> Source:

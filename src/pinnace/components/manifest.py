@@ -18,11 +18,15 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Where upstream publishes the binaries: as files at ``url``, or inside the container ``image``."""
+    """Where upstream publishes the binaries: as files at ``url``, inside the container ``image``, or nowhere."""
 
     url: str = ""
     checksums: str = ""
     image: str = ""
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.url or self.image)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +47,14 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One upstream project and the binaries that we take from it."""
+    """One upstream project and the binaries that we take from it. No cluster needs those of an optional one."""
 
     name: str
     version: str
     release: Release
     build: Build
     lock: Path
+    optional: bool = False
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -101,7 +106,7 @@ def parse(document: dict[str, Any], *, locks: Path) -> dict[str, Component]:
         components[name] = Component(
             name=name,
             version=entry["version"],
-            release=Release(**entry["release"]),
+            release=Release(**entry.get("release", {})),
             build=Build(
                 packages=build["packages"],
                 gib=build["gib"],
@@ -110,18 +115,24 @@ def parse(document: dict[str, Any], *, locks: Path) -> dict[str, Component]:
                 libraries=tuple(build.get("libraries", ())),
             ),
             lock=locks / name,
+            optional=entry.get("optional", False),
         )
     return components
 
 
 @functools.cache
 def manifest() -> dict[str, Component]:
-    """All components of this version of pinnace."""
+    """All components of this version of pinnace, also optional ones."""
     return parse(tomllib.loads((HERE / "components.toml").read_text()), locks=HERE / "locks")
 
 
+def required() -> list[Component]:
+    """The components that every cluster needs."""
+    return [component for component in manifest().values() if not component.optional]
+
+
 def select(names: tuple[str, ...]) -> list[Component]:
-    """The components with these names; the name of a binary selects its component. Without names, all."""
+    """The components with these names; the name of a binary selects its component. Without names, the required ones."""
     components = manifest()
     by_name = {binary: component for component in components.values() for binary in component.binaries}
     by_name |= components
@@ -129,8 +140,8 @@ def select(names: tuple[str, ...]) -> list[Component]:
         if name not in by_name:
             known = "\n".join(f"  {c.name}: {', '.join(c.binaries)}" for c in components.values())
             raise UsageError(f"there is no component called {name!r}", hint=f"Choose from:\n{known}")
-    chosen = {by_name[name].name for name in names} or set(components)
-    return [component for component in components.values() if component.name in chosen]
+    chosen = {by_name[name].name for name in names}
+    return [component for component in components.values() if component.name in chosen] if names else required()
 
 
 def architecture(machine: str | None = None) -> str:

@@ -287,13 +287,14 @@ class ComponentStores:
     def binaries(self, component: Component) -> dict[str, Path]:
         """The paths of a component's binaries, all verified."""
         entry = self.inspect(component)
+        command = f"pinnace fetch {component.name}" if component.optional else "pinnace fetch"
         if entry.state is ComponentState.INSTALLED:
             return {name: entry.path / name for name in component.binaries}
         if entry.state is ComponentState.DAMAGED:
             raise ChecksumError(
-                f"{component.label} in the store is damaged: {entry.reason}", hint="Mend it with `pinnace fetch`."
+                f"{component.label} in the store is damaged: {entry.reason}", hint=f"Mend it with `{command}`."
             )
-        raise ComponentError(f"{component.label} is not in the store", hint="Get it with `pinnace fetch`.")
+        raise ComponentError(f"{component.label} is not in the store", hint=f"Get it with `{command}`.")
 
 
 def _try_lock(descriptor: int) -> bool:

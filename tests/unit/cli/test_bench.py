@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.cli.bench import with_memory
+from pinnace.cli.slurm_options import with_memory
 from support.bench_samples import run_at
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinnace.components.bundle import INDEX, Bundle, member_name
-from pinnace.components.manifest import architecture, manifest
-from pinnace.components.store import File, Origin, Record
+from pinnace.components.manifest import architecture, manifest, required
+from pinnace.components.store import ComponentStore, File, Origin, Record
 from pinnace.errors import ChecksumError
 from support.mirror import publish, serve
 from unit.components.conftest import Pinnace
@@ -29,7 +29,7 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a pinnace whose store has everything."""
     made = Pinnace(home=tmp_path_factory.mktemp("fetched") / "home")
     upstream = tmp_path_factory.mktemp("upstream")
-    for component in manifest().values():
+    for component in required():
         publish(upstream, component, ARCH, lambda binary: f"the binary {binary}".encode())
     with serve(upstream) as url:
         made("fetch", "--from", "release", PINNACE_RELEASE_MIRROR=url)
@@ -61,6 +61,25 @@ def test_a_bundle_installs_everything_on_another_machine(filled: Pinnace, tmp_pa
     kubelet = tmp_path / f"other/components/kubernetes/1.36.3/{ARCH}/kubelet"
     assert kubelet.read_bytes() == b"the binary kubelet"
     assert os.access(kubelet, os.X_OK)
+
+
+def test_a_bundle_has_an_optional_component_if_it_was_named(filled: Pinnace, tmp_path: Path) -> None:
+    store, kwok = ComponentStore(filled.home / "components", ARCH), manifest()["kwok"]
+
+    def source(target: Path) -> tuple[Origin, str]:
+        (target / "kwok").write_bytes(b"the binary kwok")
+        return Origin.BUILD, "go1.2.3"
+
+    with store.lock(kwok, lambda _holder: None):
+        store.install(kwok, source)
+    everything, alone = tmp_path / "site.tar", tmp_path / "kwok.tar"
+    filled("fetch", "--bundle", str(everything))
+    filled("fetch", "kwok", "--bundle", str(alone))
+    assert "kwok" not in {record.component for record in Bundle(everything).records}
+    other = str(tmp_path / "other")
+    filled("fetch", "--from", str(alone), *told(alone), "kwok", PINNACE_HOME=other)
+    [row] = json.loads(filled("fetch", "--list", "-o", "json", "kwok", PINNACE_HOME=other).stdout)
+    assert (row["state"], row["origin"]) == ("installed", "bundle")
 
 
 def test_a_changed_bundle_is_refused(filled: Pinnace, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.components.manifest import architecture, manifest, select
+from pinnace.components.manifest import architecture, manifest, required, select
 from pinnace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,14 +21,19 @@ REQUIRED = {
 }  # fmt: skip
 
 
+OPTIONAL = {"kwok"}
+
+
 def test_every_upstream_binary_is_in_the_manifest() -> None:
-    assert {binary for component in manifest().values() for binary in component.binaries} == REQUIRED
+    assert {binary for component in required() for binary in component.binaries} == REQUIRED
+    assert {binary for component in manifest().values() for binary in component.binaries} == REQUIRED | OPTIONAL
 
 
 @pytest.mark.parametrize("component", manifest().values(), ids=lambda component: component.name)
 def test_a_component_is_pinned(component: Component) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", component.version)
-    assert bool(component.release.url) != bool(component.release.image)
+    assert component.optional or component.release.exists
+    assert not (component.release.url and component.release.image)
     assert not component.release.url or component.release.url.startswith("https://")
     go_mod = (component.lock / "go.mod").read_text()
     go_sum = (component.lock / "go.sum").read_text()
@@ -42,8 +47,8 @@ def test_a_component_is_pinned(component: Component) -> None:
 
 @pytest.mark.parametrize("component", manifest().values(), ids=lambda component: component.name)
 def test_the_checksum_of_every_binary_without_c_is_pinned(component: Component) -> None:
-    if component.build.needs_c:
-        return  # its bytes depend on the C compiler
+    if component.build.needs_c or component.optional:
+        return  # its bytes depend on the C compiler; or no cluster needs it
     sums = (component.lock / "SHA256SUMS").read_text()
     for binary in component.binaries:
         assert re.search(rf"^[0-9a-f]{{64}}  build/go[\d.]+/amd64/{re.escape(binary)}$", sums, re.MULTILINE), binary
@@ -51,6 +56,12 @@ def test_the_checksum_of_every_binary_without_c_is_pinned(component: Component) 
 
 def test_a_binary_stands_for_its_component() -> None:
     assert [component.name for component in select(("ctr", "kubelet"))] == ["kubernetes", "containerd"]
+
+
+def test_an_optional_component_is_selected_by_its_name_alone() -> None:
+    assert select(()) == required()
+    assert [component.name for component in select(("kwok",))] == ["kwok"]
+    assert not {component.name for component in required()} & {"kwok"}
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from pinnace.components import release
 from pinnace.components.download import mirrored
-from pinnace.components.manifest import architecture, manifest
+from pinnace.components.manifest import architecture, manifest, required
 from pinnace.errors import ChecksumError, UsageError
 from support.mirror import publish, serve
 
@@ -30,7 +30,7 @@ ARCH = architecture()
 @pytest.fixture
 def upstream(tmp_path: Path) -> Path:
     root = tmp_path / "upstream"
-    for component in manifest().values():
+    for component in required():
         publish(root, component, ARCH, lambda binary: f"the binary {binary}".encode())
     return root
 
@@ -145,6 +145,23 @@ def test_without_go_and_without_internet_both_ways_out_are_said(pinnace: Pinnace
     result = pinnace("fetch", "--from", "build", code=1, PATH=str(nothing))
     assert "needs Go, and there is no `go` on the PATH" in result.stderr
     assert "--from release" in result.stderr
+
+
+@pytest.mark.usefixtures("mirror")
+def test_an_optional_component_is_fetched_only_if_it_is_named(pinnace: Pinnace, tmp_path: Path) -> None:
+    """Upstream's checksums of kwok are not known, so that there is no release to take: it would be built."""
+    assert "kwok" not in pinnace("fetch", "--from", "release").stderr
+    assert "kwok" not in listing(pinnace)
+    refused = pinnace("fetch", "--from", "release", "kwok", "etcd", code=1).stderr
+    assert "there is no release of kwok 0.8.0 to fetch" in refused
+    assert "pinnace fetch --from build kwok" in refused
+    assert "pinnace fetch --from FILE kwok" in refused
+    nothing = tmp_path / "empty"
+    nothing.mkdir()
+    without_go = pinnace("fetch", "kwok", code=1, PATH=str(nothing)).stderr
+    assert "building kwok 0.8.0 from source needs Go" in without_go
+    assert "pinnace fetch --from FILE kwok" in without_go
+    assert "--from release" not in without_go
 
 
 def test_plain_http_is_refused_but_for_this_machine() -> None:

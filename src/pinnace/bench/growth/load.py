@@ -1,15 +1,13 @@
 """Brings a cluster to a size and measures it, as a client of its API. Runs wherever a kubeconfig works.
 
-    python -m benchmarks.growth.load KUBECONFIG NODES PODS [--real IMAGE]
+    python -m pinnace.bench.growth.load KUBECONFIG NODES PODS [--real IMAGE]
 
-prints one JSON object, a ``Sample``. NODES and PODS are totals: what is there already stays. It needs pinnace, and
-nothing else.
+prints one JSON object, a ``LoadSample``. NODES and PODS are totals: what is there already stays.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import sys
@@ -20,22 +18,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.growth import objects
-from benchmarks.growth.metrics import RequestClass, added, quantile, read_histograms
+from pinnace.bench.growth import objects
+from pinnace.bench.growth.metrics import added, quantile, read_histograms, read_process
 from pinnace.kube import conditions
-from pinnace.kube.client import Api
+from pinnace.kube.client import API_FAILURES, Api
 from pinnace.kube.nodes import is_ready
 from pinnace.kube.watch import Changed, Listed, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ProbeResult", "Sample", "measure", "percentile"]
+__all__ = ["PROBE_PODS", "LoadSample", "ProbeResult", "measure", "percentile"]
 
 LIMIT = 600.0  # seconds for each wait
 CLIENTS = 4  # connections that create nodes
 POLL_INTERVAL = 0.25  # seconds between looks at what is waited for
 PROBE_RATE, PROBE_SECONDS = 10.0, 15.0  # pods a second, and for how long
+PROBE_PODS = int(PROBE_RATE * PROBE_SECONDS)
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class LoadSample:
     """A cluster at one size. ``nodes_seconds`` and ``pods_seconds`` are what it took to get there from the last one."""
 
     nodes: int
@@ -64,6 +64,12 @@ class Sample:
     api_p99: dict[str, float | None]  # seconds, by class of requests
     api_requests: dict[str, int]
     list_pods_seconds: float  # of all pods, by this client
+    apiserver_mib: float | None  # resident, when all was there
+    apiserver_cpu_seconds: float | None  # since the last size
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> LoadSample:
+        return LoadSample(**data | {"probe": ProbeResult(**data["probe"])})
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -157,8 +163,9 @@ class Load:
             pods=len(taken), rate=rate, p50=percentile(taken, 0.5), p99=percentile(taken, 0.99), max=max(taken)
         )
 
-    def histograms(self) -> dict[RequestClass, Any]:
-        return read_histograms(self._api.get("/metrics"))
+    def metrics(self) -> str:
+        """The API server's own metrics, as text."""
+        return str(self._api.get("/metrics"))
 
     def list_pods(self) -> float:
         begun = time.monotonic()
@@ -175,15 +182,17 @@ def takes_pods(node: dict[str, Any]) -> bool:
 def measure(
     kubeconfig: Path, nodes: int, pods: int, *, image: str = "", rate: float = PROBE_RATE,
     seconds: float = PROBE_SECONDS,
-) -> Sample:  # fmt: skip
+) -> LoadSample:  # fmt: skip
     """Bring a cluster to a size, and measure on the way and when it is there."""
     load = Load(kubeconfig, image)
-    before = load.histograms()
+    before = load.metrics()
     new_nodes, nodes_seconds = load.bring_nodes(nodes)
     new_pods, pods_seconds = load.bring_pods(pods)
     probe = load.probe(rate, seconds)
-    took = added(before, load.histograms())
-    return Sample(
+    after = load.metrics()
+    took = added(read_histograms(before), read_histograms(after))
+    begun, now = read_process(before), read_process(after)
+    return LoadSample(
         nodes=nodes,
         pods=pods,
         new_nodes=new_nodes,
@@ -195,11 +204,13 @@ def measure(
         api_p99={kind.value: quantile(0.99, buckets) for kind, buckets in took.items()},
         api_requests={kind.value: int(max(buckets.values(), default=0)) for kind, buckets in took.items()},
         list_pods_seconds=load.list_pods(),
+        apiserver_mib=now.resident_bytes / MIB if now else None,
+        apiserver_cpu_seconds=now.cpu_seconds - begun.cpu_seconds if begun and now else None,
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth.load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pinnace.bench.growth.load", description=__doc__)
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("nodes", type=int)
     parser.add_argument("pods", type=int)
@@ -207,14 +218,18 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=PROBE_RATE, help="pods a second that are timed")
     parser.add_argument("--seconds", type=float, default=PROBE_SECONDS, help="for how long")
     options = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         sample = measure(
             options.kubeconfig, options.nodes, options.pods, image=options.real, rate=options.rate,
             seconds=options.seconds,
         )  # fmt: skip
-        print(json.dumps(asdict(sample)))
-        return 0
-    return 130
+    except KeyboardInterrupt:
+        return 130
+    except API_FAILURES as error:  # of which a wait that took too long is one
+        sys.stderr.write(f"{str(error) or type(error).__name__}\n")
+        return 1
+    sys.stdout.write(json.dumps(asdict(sample)) + "\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The API server's own histograms of how long requests took: what has been added between two looks."""
+"""The API server's own metrics: how long requests took between two looks, and what its process takes."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     Buckets = Counter[float]  # by their upper bound, in seconds; cumulative
     Histograms = Mapping["RequestClass", Buckets]
 
-__all__ = ["RequestClass", "added", "quantile", "read_histograms"]
+__all__ = ["ProcessUse", "RequestClass", "added", "quantile", "read_histograms", "read_process"]
 
 LINE = re.compile(r"^apiserver_request_sli_duration_seconds_bucket\{(?P<labels>[^}]*)\} (?P<value>\S+)$")
+PROCESS = re.compile(r"^process_(resident_memory_bytes|cpu_seconds_total) (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 UNTIMED = {"WATCH", "CONNECT"}  # they last as long as their client wants
 
@@ -37,6 +39,23 @@ def read_histograms(text: str) -> dict[RequestClass, Buckets]:
             kind = RequestClass.LIST if labels["verb"] == "LIST" else RequestClass.SINGLE
             found[kind][float(labels["le"])] += int(float(match["value"]))
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessUse:
+    """What the API server's process takes, and has taken since it started."""
+
+    resident_bytes: float
+    cpu_seconds: float
+
+
+def read_process(text: str) -> ProcessUse | None:
+    """From the text of ``/metrics``; None if it does not say."""
+    found = {name: float(value) for name, value in PROCESS.findall(text)}
+    try:
+        return ProcessUse(resident_bytes=found["resident_memory_bytes"], cpu_seconds=found["cpu_seconds_total"])
+    except KeyError:
+        return None
 
 
 def added(before: Histograms, after: Histograms) -> dict[RequestClass, Buckets]:
