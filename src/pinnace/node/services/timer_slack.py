@@ -26,17 +26,15 @@ def serve(pause: float = LOOK_INTERVAL) -> None:
     """For ever; or not at all where the kernel does not let us (before Linux 5.1 that takes the host's root)."""
     before: dict[int, int] = {}
     slack: dict[int, int] = {}  # as it was set
-    while True:
-        ticks = {pid: cpu_ticks(pid) for pid in components()}
-        wanted = slack_for(before, ticks, pause)
-        for pid in ticks:
-            if slack.get(pid, USUAL_SLACK) != wanted:
-                try:
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        while True:
+            ticks = {pid: cpu_ticks(pid) for pid in components()}
+            wanted = slack_for(before, ticks, pause)
+            for pid in ticks:
+                if slack.get(pid, USUAL_SLACK) != wanted:
                     set_slack(pid, wanted)
-                except PermissionError:
-                    return
-        before, slack = ticks, dict.fromkeys(ticks, wanted)
-        time.sleep(pause)
+            before, slack = ticks, dict.fromkeys(ticks, wanted)
+            time.sleep(pause)
 
 
 def slack_for(before: dict[int, int], after: dict[int, int], seconds: float) -> int:
@@ -46,7 +44,7 @@ def slack_for(before: dict[int, int], after: dict[int, int], seconds: float) -> 
 
 
 def components() -> list[int]:
-    """Those that are children of init, as all services are."""
+    """Those that are children of init, as all services are. FileNotFoundError if the kernel does not tell."""
     names = {name[:NAME_LENGTH] for name in COMPONENTS}
     children = map(int, (PROC / "1/task/1/children").read_text().split())
     return [pid for pid in children if _read(f"{pid}/comm").strip() in names]
