@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pinnace.node.services.timer_slack import IDLE_SLACK, USUAL_SLACK
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def test_status_tells_of_every_component(cluster: Kubectl) -> None:
              "limits", "storage")  # fmt: skip
     everywhere = {(node, name) for node in ("n1", "n2") for name in names}
     on_head = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "metrics-server",
-               "time-limit")  # fmt: skip
+               "time-limit", "timer-slack")  # fmt: skip
     expected = everywhere | {("n1", name) for name in on_head} | {("n2", "watch-head")}
     once = {(node, name) for node in ("n1", "n2") for name in ("images", "verify-image-cache")}  # the latter if need be
     once |= {("n1", name) for name in ("certificates", "wait-for-api", "bootstrap", "metrics-api")}
@@ -220,6 +221,18 @@ def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:
         return any(r["name"] == "kube-scheduler" and r["restarts"] == 1 and r["state"] == "running" for r in rows)
 
     wait_until("the scheduler to be back", restarted, limit=60)
+
+
+def test_an_idle_control_plane_rests_and_containers_do_not_inherit_it(
+    cluster: Kubectl, clients: dict[str, str]
+) -> None:
+    bed, read = cluster.user.bed, "cat /proc/$(pgrep -o -x %s)/timerslack_ns"
+
+    def slack(name: str) -> int:
+        return int(bed.run(["sh", "-c", read % name], user="root", on="n1").stdout)
+
+    wait_until("etcd to rest", lambda: slack("etcd") == IDLE_SLACK, limit=120, interval=1)
+    assert (slack("kubelet"), slack("containerd"), slack("pause")) == (USUAL_SLACK,) * 3
 
 
 def test_nothing_of_the_cluster_is_readable_by_others(cluster: Kubectl) -> None:
