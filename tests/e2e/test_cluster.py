@@ -223,9 +223,8 @@ def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:
     wait_until("the scheduler to be back", restarted, limit=60)
 
 
-def test_an_idle_control_plane_rests_and_containers_do_not_inherit_it(
-    cluster: Kubectl, clients: dict[str, str]
-) -> None:
+@pytest.mark.usefixtures("clients")
+def test_an_idle_control_plane_rests_and_containers_do_not_inherit_it(cluster: Kubectl) -> None:
     bed, read = cluster.user.bed, "cat /proc/$(pgrep -o -x %s)/timerslack_ns"
 
     def slack(name: str) -> int:

@@ -9,6 +9,7 @@ pod, it ends with it, and with its exit code (see ``podjobs.pod_runner``).
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shlex
 import time
@@ -101,7 +102,9 @@ class Launch:
             elif self.index == HEAD and self.spec.provisioning and self.spec.provisioning.pods_as_jobs:
                 self.taints = (HEAD_TAINT,)
             requirements.require_watches()
-            return Agent(self._node(place), self.turn, self.certificates, self.timeline).run()
+            agent = Agent(self._node(place), self.turn, self.certificates, self.timeline)
+            gc.freeze()  # a collector that looks at what is loaded would give every forked process a copy of its own
+            return agent.run()
         except (OSError, PinnaceError) as error:
             self._fail(error)
             return 1
