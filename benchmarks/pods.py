@@ -85,10 +85,12 @@ class Site:
             timeout=limit + 60,
         )
 
-    def delay(self, job: str) -> float:
-        """Between a job's submission and its start, in seconds, by slurmctld's own word."""
+    def delay(self, job: str) -> float | None:
+        """Between a job's submission and its start, in seconds, by slurmctld's log, which does not have every start."""
         log = (STATE.host("login") / "log/slurm/slurmctld.log").read_text()
         times = re.findall(rf"^\[(\S+)\] (?:_slurm_rpc_submit_batch_job:|sched.*) .*JobId={job} ", log, re.MULTILINE)
+        if len(times) < 2:
+            return None
         submitted, started = map(dt.datetime.fromisoformat, times[:2])
         return (started - submitted).total_seconds()
 
@@ -122,10 +124,10 @@ def latency(site: Site, rounds: int = 15) -> None:
     figures("first line, bare srun", srun, "s")
     figures("first line, bare sbatch", sbatch, "s")
     for image, starts in pods.items():
-        lines, waits = [start.first_line for start in starts], [start.slurm for start in starts]
-        figures(f"first line, pod as a job, {image}", lines, "s")
-        figures("  Slurm's delay before it looks at batch jobs", waits, "s")
-        figures("  the first line without that delay", [a - b for a, b in zip(lines, waits, strict=True)], "s")
+        figures(f"first line, pod as a job, {image}", [start.first_line for start in starts], "s")
+        known = [(start.first_line, start.slurm) for start in starts if start.slurm is not None]
+        figures("  Slurm's delay before it looks at batch jobs", [delay for _, delay in known], "s")
+        figures("  the first line without that delay", [line - delay for line, delay in known], "s")
         show_steps(starts)
 
 
@@ -134,7 +136,7 @@ class Start:
     """The start of a pod. Times are seconds after `kubectl run`; steps have a beginning and an end."""
 
     first_line: float
-    slurm: float
+    slurm: float | None  # the delay of its job, if it is known
     steps: dict[str, tuple[float, float]]
 
 
