@@ -9,9 +9,10 @@ scheduler needs its timers, and they have the kernel's usual slack.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from pathlib import Path
+
+from pinnace.node.processes import TICKS
 
 PROC = Path("/proc")
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "metrics-server")
@@ -19,7 +20,6 @@ NAME_LENGTH = 15  # bytes of a process's name that the kernel keeps
 IDLE_SLACK, USUAL_SLACK = 100_000_000, 50_000  # nanoseconds
 LOOK_INTERVAL = 2.0  # seconds
 BUSY = 0.10  # of one CPU, all components together; idle, they take less than half of it
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def serve(pause: float = LOOK_INTERVAL) -> None:

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pinnace.node.services.timer_slack import IDLE_SLACK, TICKS, USUAL_SLACK, slack_for
+from pinnace.node.processes import TICKS
+from pinnace.node.services.timer_slack import IDLE_SLACK, USUAL_SLACK, slack_for
 
 NODE = f"""
 import os, signal, sys, time
