@@ -57,7 +57,7 @@ def nothing_is_left(user: User) -> None:
 def test_every_model_is_measured_beside_bare_slurm(user: User) -> None:
     only = "startup,cpu,tcp-rr-host"
     result = user.pinnace(
-        "bench", "-N", "2", "--quick", "--repeat", "1", "--only", only,
+        "bench", "-N", "2", "--quick", "--repeat", "1", "--only", only, "--settle", "0s",
         "--startup-image", BUSYBOX, "--output", "run", timeout=LIMIT,
     )  # fmt: skip
     run = user.home / "run"

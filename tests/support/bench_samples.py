@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinnace.bench.measurements import FIGURES, TASK_OF_FIGURE, Model
+from pinnace.bench.measurements import FIGURES, TASK_OF_FIGURE, Model, Parameters
 from pinnace.bench.run_directory import RunDirectory, Sample, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+AT_ONCE = Parameters(settle_seconds=0.0)
 HOST = {"host": "n1", "cpu": "A <processor>", "cpus": 8, "threads": 4, "caches": 32 << 20, "memory": 16 << 30,
         "kernel": "6.1", "load": 0.1, "scratch": "/tmp", "time": 1.0}  # fmt: skip
 VALUES = {
@@ -35,7 +36,8 @@ def samples(values: dict[tuple[str, Model], Sequence[float]] | None = None) -> l
 
 
 def run_at(path: Path, found: Sequence[Sample] = (), **settings: object) -> RunDirectory:
-    run = RunDirectory.create(path, Settings(image="localhost/pinnace/bench:1", startup_image="b", **settings))  # type: ignore[arg-type]
+    given = {"image": "localhost/pinnace/bench:1", "startup_image": "b", "parameters": AT_ONCE} | settings
+    run = RunDirectory.create(path, Settings(**given))  # type: ignore[arg-type]
     run.update(machine={"hosts": ["n1", "n2"], "cpus": 4, "descriptions": [HOST]}, versions={"pinnace": "1<2"})
     for sample in found:
         run.add(sample)

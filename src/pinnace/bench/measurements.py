@@ -141,6 +141,7 @@ class Task:
 class Parameters:
     """How long and how large. ``elements`` and ``direct`` depend on the machine, and are found out on it."""
 
+    settle_seconds: float = 10.0  # after a cluster's start, when it still works for itself (spec.METRICS_DELAY)
     cpu_seconds: int = 10
     stream_repetitions: int = 10
     elements: int = 20_000_000

@@ -210,7 +210,8 @@ def method(about: dict[str, Any]) -> Iterator[str]:
         "All models had the same hosts and the same options of sbatch, and ran the same programs: those of the image "
         f"{settings['image']}, on bare hosts with the image's own libraries.",
         "Each round has a session of each model, one after another, and each round begins with another model. While "
-        "one model is measured, nothing of the others runs.",
+        "one model is measured, nothing of the others runs. Measurements begin "
+        f"{parameters.get('settle_seconds', 0):.0f} s after a cluster's start.",
         "The workload runs on the first host, which in a cluster in a job also has the control plane. Servers of the "
         "network tests are on the last host, outside of Kubernetes unless the name says “to a pod”.",
         "Start-up: from the command to the first line that the container or job writes, by the hosts' clocks. The "

@@ -96,7 +96,11 @@ class Runner:
         try:
             with self._opened(site, number, model, tasks) as session:
                 self._failures[model] = 0
+                settled = model is Model.BARE
                 while left:
+                    if not settled and left[0].kind is not TaskKind.STARTUP:
+                        self._settle(session, where)
+                        settled = True
                     self._task(session, number, left[0], where)
                     left.pop(0)
                     if left:
@@ -124,6 +128,11 @@ class Runner:
         return cluster_session(
             site, model, number, startup=startup, workload=workload, claims=claims, ending=self.ending
         )
+
+    def _settle(self, session: Session, where: str) -> None:
+        """Let a cluster finish what it does for itself after its start: that is its start's cost, not the workload's."""
+        self.listener.begin(f"{where}: settling")
+        time.sleep(session.site.settings.parameters.settle_seconds)
 
     def _task(self, session: Session, number: int, task: Task, where: str) -> None:
         """One sample, or its error. An error of the session itself is raised."""

@@ -87,6 +87,12 @@ MODELS = [str(model) for model in Model if model is not Model.BARE]
 @click.option("--startup-image", metavar="NAME", help="Measure the start-up with this one instead.")
 @click.option("--fio-size", metavar="SIZE", help="Size of fio's file. Default: 1G, with --quick 64M.")
 @click.option(
+    "--settle",
+    type=Duration(),
+    metavar="DURATION",
+    help=f"Pause between a cluster's start and its measurements. Default: {FULL.settle_seconds:.0f}s.",
+)
+@click.option(
     "--directory", type=DIRECTORY, help="Measure the shared file system here. Default: the directory of pinnace."
 )
 @click.option(
@@ -116,6 +122,7 @@ def bench(
     image_name: str,
     startup_image: str | None,
     fio_size: str | None,
+    settle: float | None,
     directory: Path | None,
     output: Path | None,
     resume: Path | None,
@@ -145,6 +152,8 @@ def bench(
         parameters = QUICK if quick else FULL
         if fio_size:
             parameters = replace(parameters, fio_mib=mebibytes(fio_size))
+        if settle is not None:
+            parameters = replace(parameters, settle_seconds=settle)
         identifier = secrets.token_hex(3)
         settings = Settings(
             options=with_memory(given_options(context), os.environ),

@@ -76,8 +76,11 @@ class HostRunner(Runner):
 class Heard:
     def __init__(self) -> None:
         self.failures: list[str] = []
+        self.begun: list[str] = []
 
-    def begin(self, text: str) -> None: ...
+    def begin(self, text: str) -> None:
+        self.begun.append(text)
+
     def done(self, text: str) -> None: ...
 
     def failed(self, text: str, hint: str = "") -> None:
@@ -109,6 +112,15 @@ def test_a_disk_that_is_too_small_costs_that_measurement_alone(tmp_path: Path) -
     [failure] = heard.failures
     assert "cluster in a job: fio-directory: the file system is too small" in failure
     assert "--fio-size" in failure
+
+
+def test_a_cluster_settles_once_between_its_start_and_its_measurements(tmp_path: Path) -> None:
+    run = run_at(tmp_path / "run", repeat=1, models=(Model.BARE, Model.OVER), only=("startup", "cpu", "memory"))
+    _, heard = execute(run, {})
+    steps = [text.removeprefix("round 1 of 1, ").partition(" (")[0] for text in heard.begun]
+    of_bare = ["bare Slurm: starting", "bare Slurm: startup", "bare Slurm: cpu", "bare Slurm: memory"]
+    label = "cluster in a job"
+    assert steps == of_bare + [f"{label}: {step}" for step in ("starting", "startup", "settling", "cpu", "memory")]
 
 
 def test_a_host_that_vanishes_costs_the_rest_of_its_session(tmp_path: Path) -> None:
