@@ -223,6 +223,13 @@ def test_a_component_that_dies_is_restarted_and_said(cluster: Kubectl) -> None:
     wait_until("the scheduler to be back", restarted, limit=60)
 
 
+def test_the_controller_manager_did_not_wait_for_hooks_that_had_nothing_to_do(cluster: Kubectl) -> None:
+    directory = f"/home/alice/.local/share/pinnace/clusters/{cluster.cluster}"
+    log = cluster.user.run("cat", f"{directory}/logs/n1/kube-controller-manager.log").stdout
+    assert "Serving securely" in log
+    assert "APIServer isn't healthy yet" not in log
+
+
 @pytest.mark.usefixtures("clients")
 def test_an_idle_control_plane_rests_and_containers_do_not_inherit_it(cluster: Kubectl) -> None:
     bed, read = cluster.user.bed, "cat /proc/$(pgrep -o -x %s)/timerslack_ns"

@@ -79,11 +79,12 @@ def apiserver_argv(
     ]
 
 
-def controller_manager_argv(node: NodeSpec) -> list[str]:
+def controller_manager_argv(node: NodeSpec, kubeconfig: str) -> list[str]:
+    """``kubeconfig`` is the way to the API for its controllers (see ``early_health``)."""
     ranges, secret = node.cluster.ranges, node.secret
     return [
         node.binary("kube-controller-manager"),
-        *_client_and_server(node, "controller-manager"),
+        *_client_and_server(node, "controller-manager", kubeconfig),
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={secret('sa.key')}",
         f"--root-ca-file={secret('ca.crt')}",
@@ -102,14 +103,14 @@ def scheduler_argv(node: NodeSpec) -> list[str]:
     return [node.binary("kube-scheduler"), *_client_and_server(node, "scheduler"), "--v=2"]
 
 
-def _client_and_server(node: NodeSpec, name: str) -> list[str]:
+def _client_and_server(node: NodeSpec, name: str, kubeconfig: str = "") -> list[str]:
     """The options of controllers: as clients of the API, and as servers of their metrics."""
     path = node.secret(f"{name}.kubeconfig")
     return [
         "--bind-address=127.0.0.1",
         f"--tls-cert-file={node.secret(f'{name}.crt')}",  # without, it takes half a second to make an RSA key
         f"--tls-private-key-file={node.secret(f'{name}.key')}",
-        f"--kubeconfig={path}",
+        f"--kubeconfig={kubeconfig or path}",
         f"--authentication-kubeconfig={path}",
         f"--authorization-kubeconfig={path}",
         "--leader-elect=false",

@@ -38,11 +38,12 @@ def set_up_netns(ranges: Ranges, index: int, last_group: int) -> tuple[list[int]
         with contextlib.suppress(FileNotFoundError):
             Path("/proc/sys", name).write_text(value)
     egress_listener = socket.create_server(("0.0.0.0", 0), backlog=BACKLOG)  # noqa: S104 - of the fabric's own namespace
-    _load_rules(nft_rules(ranges, index, egress_listener.getsockname()[1]))
+    load_rules(nft_rules(ranges, index, egress_listener.getsockname()[1]))
     return tuns, egress_listener
 
 
-def _load_rules(text: str) -> None:
+def load_rules(text: str) -> None:
+    """Give nftables a text to read, in the namespace that we are in."""
     argv = ["nft", "-f", "-"]
     try:
         result = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)

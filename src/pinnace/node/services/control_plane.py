@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinnace.controlplane import metrics, processes
+from pinnace.controlplane import early_health, metrics, processes
 from pinnace.controlplane.bootstrap import RETRY_INTERVAL, ROLES, bootstrap
 from pinnace.kube.client import Api
 from pinnace.node.readiness import after, listening, once
@@ -16,8 +18,6 @@ from pinnace.node.supervisor import RestartPolicy
 from pinnace.spec import METRICS_DELAY
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pinnace.node.init import Init
     from pinnace.spec import NodeSpec
 
@@ -26,19 +26,20 @@ AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-
 
 
 def wait_for_api(node: NodeSpec, authorizes: Path, healthy: Path) -> None:
-    """Make the file ``authorizes`` when the API serves its clients, and ``healthy`` when it says that it is.
+    """Make the file ``authorizes`` when the API serves its clients, and ``healthy`` when it may be asked whether it is.
 
-    That takes another second: the hooks that create roles first wait for one. In a cluster from a seed the roles are
-    there already. All of this is in a process of its own, because the API server accepts connections long before it
-    serves them, and init must not wait for it.
+    All of this is in a process of its own, because the API server accepts connections long before it serves them, and
+    init must not wait for it.
     """
-    controllers = Api(node.cluster.secrets / "controller-manager.kubeconfig")
-    admin = Api(node.cluster.secrets / "admin.kubeconfig")
-    while not (controllers.healthy(AUTHENTICATION) and (node.cluster.seed or admin.healthy(ROLES))):
+    secrets, from_seed = node.cluster.secrets, bool(node.cluster.seed)
+    controllers, admin = Api(secrets / "controller-manager.kubeconfig"), Api(secrets / "admin.kubeconfig")
+    while not (controllers.healthy(AUTHENTICATION) and (from_seed or admin.healthy(ROLES))):
         time.sleep(RETRY_INTERVAL)
     authorizes.touch()
-    while not admin.healthy("/healthz"):
+    while not admin.healthy(early_health.EARLY_HEALTH if from_seed else early_health.HEALTH):
         time.sleep(RETRY_INTERVAL)
+    if from_seed:
+        early_health.serve(admin, secrets, listening=healthy.touch)
     healthy.touch()
 
 
@@ -49,8 +50,12 @@ def add(init: Init) -> None:
     authorizes, healthy = init.run_directory / "api-authorizes", init.run_directory / "api-healthy"
     init.task("wait-for-api", lambda: wait_for_api(node, authorizes, healthy))
     served = init.timeline.ready("kube-apiserver", once(authorizes.exists))
-    controllers = processes.controller_manager_argv(node)
-    # It asks once a second whether the API is healthy: it gets so far, and goes on when it is.
+    path = node.secret("controller-manager.kubeconfig")
+    if node.cluster.seed:
+        document = early_health.kubeconfig(json.loads(Path(path).read_text()))
+        path = init.write("controller-manager.kubeconfig", json.dumps(document))
+    controllers = processes.controller_manager_argv(node, path)
+    # It asks once a second whether the API is healthy: it gets so far, and goes on when somebody answers.
     output = partial(held, ready=healthy.exists)
     init.service("kube-controller-manager", controllers, essential=True, waits_for=served, output=output)
     init.service("kube-scheduler", processes.scheduler_argv(node), essential=True, waits_for=served)
