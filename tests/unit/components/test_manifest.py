@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 REQUIRED = {
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "etcd",
-    "coredns", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "loopback", "host-local", "portmap",
+    "coredns", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "host-local", "portmap",
     "registry", "metrics-server", "pause",
 }  # fmt: skip
 

@@ -217,6 +217,7 @@ cdi_spec_dirs = [{quote(str(cdi.SITES_DIRECTORY))}, {quote(str(cdi.DIRECTORY))}]
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = {json.dumps(cni_plugins)}
 conf_dir = {quote(cni_config)}
+use_internal_loopback = true
 
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = {quote(DEFAULT_HANDLER)}

@@ -13,7 +13,7 @@ def handlers(*tables: str) -> dict[str, Any]:
         runtimes="".join(tables), sandbox_image="pause", cni_config="/cni", cni_plugins=["/a b", "/c"], certs="/certs"
     )
     plugin = tomllib.loads(text)["plugins"]["io.containerd.cri.v1.runtime"]
-    assert plugin["cni"] == {"bin_dirs": ["/a b", "/c"], "conf_dir": "/cni"}
+    assert plugin["cni"] == {"bin_dirs": ["/a b", "/c"], "conf_dir": "/cni", "use_internal_loopback": True}
     assert plugin["containerd"]["default_runtime_name"] == "runc"
     found: dict[str, Any] = plugin["containerd"]["runtimes"]
     return found
