@@ -23,17 +23,19 @@ import fcntl
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.sandbox.linux import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LIST_SOON = b"Kubelet version"  # the list is asked for some twenty lines later
 LIST_REQUESTED = b"Attempting to sync node with API server"
-LIST_WAIT = 0.06  # seconds; the answer takes ten to twenty milliseconds
+LIST_WAIT = 0.06  # seconds of an idle machine; the answer takes ten to twenty milliseconds
+LIST_LIMIT = 0.3  # seconds of a busy one
+LIST_INTERVAL = 0.01  # seconds between looks how busy it is
 READY_INTERVAL = 0.005  # seconds
 ONE_LINE_PIPE = os.sysconf("SC_PAGE_SIZE")  # bytes of a pipe that holds one line
 WIDE_PIPE = 1 << 20
@@ -82,10 +84,24 @@ def _copy(readable: int, log: Path, under_way: Path) -> None:
         if soon and not narrow:
             narrow = _resize(readable, ONE_LINE_PIPE)  # as soon as there are no more lines in it
         if LIST_REQUESTED in line:
-            time.sleep(LIST_WAIT)
+            _wait_for_list(Path("/proc/loadavg"))
             break
     under_way.touch()
     _pass_on(readable, target)
+
+
+def _wait_for_list(loadavg: Path) -> None:
+    """Wait LIST_WAIT; longer where processes share the processors, because the answer then takes longer, too."""
+    deadline, left = time.monotonic() + LIST_LIMIT, LIST_WAIT
+    while left > 0 and time.monotonic() < deadline:
+        time.sleep(LIST_INTERVAL)
+        left -= LIST_INTERVAL * processor_share(loadavg.read_text())
+
+
+def processor_share(loadavg: str) -> float:
+    """Which part of a processor each process has that wants one, by /proc/loadavg (see proc(5))."""
+    running = int(loadavg.split()[3].partition("/")[0])
+    return min(1.0, (os.cpu_count() or 1) / max(1, running))
 
 
 def _open_log(log: Path) -> int:

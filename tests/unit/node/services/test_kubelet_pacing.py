@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinnace.node.services.kubelet_pacing import LIST_WAIT, held, paced
+from pinnace.node.services.kubelet_pacing import LIST_WAIT, held, paced, processor_share
 from testbed.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -51,6 +51,13 @@ def times(tmp_path: Path) -> dict[str, float]:
 def test_it_waits_until_somebody_is_ready_and_then_for_what_it_has_asked(times: dict[str, float]) -> None:
     assert times["FLAG 0"] < times["ready"] < times["FLAG 1"]
     assert times["waiting"] - times["adding"] > LIST_WAIT / 2
+
+
+def test_where_processes_share_the_processors_the_wait_is_longer() -> None:
+    cpus = os.cpu_count() or 1
+    assert processor_share("0.20 0.18 0.12 1/80 11206\n") == 1.0
+    assert processor_share(f"0.20 0.18 0.12 {cpus}/80 11206\n") == 1.0
+    assert processor_share(f"0.20 0.18 0.12 {4 * cpus}/80 11206\n") == 0.25
 
 
 TWO_LINES = r"""
