@@ -53,16 +53,27 @@ class ContainerdStatus:
         """When the last of them that has ended did."""
         return max(self._times(pod, "FinishedAt"), default=None)
 
+    def last_containers(self, pod: dict[str, Any]) -> list[str]:
+        """The IDs of its containers, if the pod has ended when these have: none if one may follow, or has not begun."""
+        names = [container["name"] for container in containers_of(pod)]
+        started = all(self._status(pod, name).get("StartedAt") for name in names)
+        if not started or pod["spec"].get("restartPolicy") != "Never":
+            return []
+        return [self._identifier(pod, name) for name in names]
+
     def _times(self, pod: dict[str, Any], what: str) -> list[float]:
         statuses = (self._status(pod, container["name"]) for container in pod["spec"]["containers"])
         return [status[what] / 1e9 for status in statuses if status.get(what)]
 
     def _status(self, pod: dict[str, Any], container: str) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
-            number = (self._created / _file_name(pod["metadata"]["uid"], container)).read_text()
-            found: dict[str, int] = json.loads((self._containers / number / "status").read_text())
+            status = self._containers / self._identifier(pod, container) / "status"
+            found: dict[str, int] = json.loads(status.read_text())
             return found
         return {}
+
+    def _identifier(self, pod: dict[str, Any], container: str) -> str:
+        return (self._created / _file_name(pod["metadata"]["uid"], container)).read_text()
 
 
 def note_created(config: dict[str, Any], container: str, kubelet: Path | None = None) -> None:
@@ -91,8 +102,11 @@ def is_completed(pod: dict[str, Any], exit_code_of: Callable[[dict[str, Any], st
         terminated = reported.get(container)
         return (terminated["exitCode"] if terminated else exit_code_of(pod, container)) == 0
 
-    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
-    return has_ended(pod) or all(succeeded(container["name"]) for container in containers)
+    return has_ended(pod) or all(succeeded(container["name"]) for container in containers_of(pod))
+
+
+def containers_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
 
 def fits_twice(pod: dict[str, Any], allocation: Allocation) -> bool:

@@ -129,7 +129,7 @@ class PodJobController:
                 yield self.news.get_nowait()
 
     def _wake(self) -> float:
-        due = [*self.memory.due.values(), self.memory.next_accounting]
+        due = [*self.memory.due.values(), *self.memory.paced.values(), self.memory.next_accounting]
         return min([self.next_squeue, *(when for when in due if when > time.monotonic())])
 
     def _concerns_jobs(self, change: Listed | Changed) -> bool:
@@ -187,6 +187,7 @@ class PodJobController:
             jobs=self.jobs,
             asked=self.asked,
             files=self.files if self.jobs is not None else {},
+            reuse=self.settings.reuse_seconds > 0,
         )
 
     def step(self, now: float) -> None:

@@ -119,6 +119,7 @@ class PodRunner:
         with contextlib.suppress(*API_FAILURES):
             for earlier in self.reuse.pods_on_node():  # whose end was not reported yet
                 self._live(earlier)
+        self.reuse.finish()
         code = exit_code(last) if last else 0  # who deletes a pod has not failed
         return code or (EVICTED if self.evicted.is_set() else 0)
 
@@ -164,7 +165,7 @@ class PodRunner:
         started = self.containerd.started(pod)
         if started and now >= started + expected - PREPARATION:
             self.next_search = now + SEARCH_INTERVAL
-            self.next = self.reuse.bind_next(pod, self.held)
+            self.next = self.reuse.bind_next(pod, self.held, self.containerd.last_containers(pod))
 
     def _released(self) -> dict[str, Any] | None:
         """The pod that was held, as it is now; None if there is none, or it was deleted meanwhile."""

@@ -15,13 +15,14 @@ Nothing here is done twice if it is asked twice, and what is lost is found again
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pinnace.controlplane.placement import SCHEDULER
 from pinnace.kube.conditions import condition
 from pinnace.kube.nodes import INTERNAL_IP, READY, is_ready
-from pinnace.kube.pods import is_terminal
+from pinnace.kube.pods import controller_uid, is_terminal
 from pinnace.kube.workqueue import Backoff
 from pinnace.podjobs import pod_status
 from pinnace.podjobs.actions import (
@@ -66,6 +67,9 @@ LEAVE_LIMIT = 30.0  # seconds that a job may run after its pod has ended
 MEMORY_LIMIT = 3600.0  # seconds for which ``Memory`` keeps when something was first seen
 LINK_LIMIT = 60.0  # seconds after which no other node has a link to a node that was killed
 CONDITION_INTERVAL = 60.0  # seconds between conditions of a pod that differ only in when Slurm expects its job to start
+MAX_UNSEEN = 16  # jobs for one controller's pods that are submitted between two looks at the queue
+MANY_WAITING = 8  # jobs for one controller's pods that Slurm has no room for; another is submitted every PACE_INTERVAL
+PACE_INTERVAL = 1.0  # seconds
 RESUBMIT_DELAYS = (10.0, 30.0, 60.0, 120.0, 300.0)  # seconds before the next try of what Slurm, or we, refused
 
 
@@ -97,6 +101,7 @@ class Memory:
     since: dict[str, float] = field(default_factory=dict)  # when something odd was first seen
     told: dict[str, str] = field(default_factory=dict)
     hold: float = 0.0  # no submission before
+    paced: dict[str, float] = field(default_factory=dict)  # controller: no submission for its pods before
 
     def refuse(self, uid: str, now: float) -> None:
         """Submit the job of a pod again, later each time."""
@@ -119,6 +124,7 @@ class Memory:
             for uid in [uid for uid in mapping if uid not in pods]:
                 del mapping[uid]
         self.resubmissions.forget_others(pods)
+        self.paced = {controller: when for controller, when in self.paced.items() if when > now}
         self.since = {what: when for what, when in self.since.items() if now - when < MEMORY_LIMIT}
         self.submitted = {job: when for job, when in self.submitted.items() if job in jobs or now - when < MEMORY_LIMIT}
         self.cancelled = {job: when for job, when in self.cancelled.items() if job in jobs}
@@ -134,6 +140,7 @@ class World:
     jobs: Sequence[QueuedJob] | None
     asked: float
     files: Mapping[int, NodeRecord]  # of those that have joined, by index
+    reuse: bool = True  # whether pods may follow one another in a job
 
 
 def is_ours(pod: Object) -> bool:
@@ -173,7 +180,16 @@ class _Pass:
                 self.claims.setdefault(claim, []).append(job)
         memory.saw(self.jobs, self.claims)
         self.unknown: set[int] = set()  # jobs that have ended, nobody here knows how
-
+        self.waiting = Counter(
+            controller_uid(world.pods[uid])
+            for uid, jobs in self.claims.items()
+            if uid in world.pods and all(is_known_to_wait(job) for job in jobs)
+        )  # jobs, by the controllers of their pods
+        self.unseen = Counter(
+            controller_uid(world.pods[uid])
+            for uid in memory.submitting | {uid for uid, when in memory.marked.items() if when >= world.asked}
+            if uid in world.pods
+        )  # jobs that are younger than the queue as we know it
         self.busy = {
             pod["spec"].get("nodeName") for pod in world.pods.values() if not is_terminal(pod)
         }  # nodes with pods that have not ended
@@ -283,9 +299,24 @@ class _Pass:
                 yield from self._submit(uid, pod)
 
     def _submit(self, uid: str, pod: Object) -> Iterator[Action]:
-        if self.room > 0 and self.now >= max(self.memory.due.get(uid, 0.0), self.memory.hold):
+        if self.room > 0 and self.now >= max(self.memory.due.get(uid, 0.0), self.memory.hold) and self._in_pace(pod):
             self.room -= 1
             yield Submit(pod=pod)
+
+    def _in_pace(self, pod: Object) -> bool:
+        """Where Slurm has many jobs for a controller's pods waiting, more are submitted one by one.
+
+        They would wait, too, and may never be needed: pods follow one another in the jobs that run (``podjobs.reuse``).
+        """
+        controller = controller_uid(pod)
+        if not controller or not self.world.reuse:
+            return True
+        if self.unseen[controller] >= MAX_UNSEEN or self.now < self.memory.paced.get(controller, 0.0):
+            return False
+        self.unseen[controller] += 1
+        if self.waiting[controller] >= MANY_WAITING:
+            self.memory.paced[controller] = self.now + PACE_INTERVAL
+        return True
 
     def _queued(self, uid: str, pod: Object, jobs: list[QueuedJob]) -> Iterator[Action]:
         first, *doubles = jobs
@@ -379,6 +410,11 @@ class _Pass:
                 about.is_over or self.memory.odd_for(f"index {name}", self.now) > LINK_LIMIT
             ):
                 yield FreeIndex(index=index, node=name)
+
+
+def is_known_to_wait(job: QueuedJob) -> bool:
+    """Whether Slurm has looked at a job and found no room for it."""
+    return job.state.phase is Phase.WAITING and job.reason not in {"", "None"}
 
 
 def is_to_be_removed(pod: Object) -> bool:

@@ -15,7 +15,9 @@ import contextlib
 import http
 import json
 import os
+import queue
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ from pinnace.slurm.commands import Slurm
 from pinnace.slurm.times import parse_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pinnace.kube.client import Api
     from pinnace.podjobs.held_pods import HeldPods
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
 SEVERAL_TASKS = {"nodes", "ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-core", "ntasks-per-gpu"}
 OF_ONE_JOB = {"begin", "deadline", "dependency", "hold"}  # options that mean this very submission
 LEAST_OF_LIMIT = 0.9  # the part of a job's time limit that its last pod has, if the pod does not say how long it needs
-MAX_CANDIDATES = 32  # pods of which one is chosen at random: other nodes that look choose others
+MAX_CANDIDATES = 16  # pods of which one is chosen
+RENAME_INTERVAL = 5.0  # seconds between changes of a job's name
+RENAME_LIMIT = 5.0  # seconds that the end of a node waits for the last of them
 SEARCH_DELAYS = (0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)  # seconds before each search: a Job makes a pod when one has ended
 
 
@@ -106,6 +110,7 @@ class JobReuse:
         self.job = os.environ.get("SLURM_JOB_ID", "0")
         self.owners: list[Object] | None = None
         self.previous: list[str] = []  # names of the pods that this job has run
+        self.name = JobName(int(self.job), Slurm().rename)
         self.random = random.SystemRandom()
 
     @property
@@ -123,10 +128,11 @@ class JobReuse:
         found = [pod for pod in listing["items"] if not pods.is_terminal(pod)]
         return sorted(found, key=lambda pod: str(pod["status"].get("startTime", "~")))
 
-    def bind_next(self, pod: Object, held: HeldPods | None = None) -> Object | None:
+    def bind_next(self, pod: Object, held: HeldPods | None = None, after: Sequence[str] = ()) -> Object | None:
         """Bind a pod to this node that waits and has the key of this one. None if there is none, or it is too late.
 
-        Its controller may not have made it yet, so it is looked for more than once. With ``held``, it is held.
+        Its controller may not have made it yet, so it is looked for more than once. With ``held``, it is held, until
+        the containers ``after`` have ended, if there are any.
         """
         if not self.is_open:
             return None
@@ -138,12 +144,18 @@ class JobReuse:
                 self.until = self.begin + reuse_window(pod, self.owners, self.settings, self.given)
             for delay in SEARCH_DELAYS if key and self.is_open else ():
                 time.sleep(delay)
-                candidates = [waiting for waiting in self._waiting(pod) if self._key(waiting) == key]
-                if candidates and (bound := self._bind(self.random.choice(candidates), held)):
+                candidate = self._candidate(pod, key)
+                if candidate and (bound := self._bind(candidate, held, after)):
                     return bound
-                if not candidates and not pods.is_terminal(pod):
+                if not candidate and not pods.is_terminal(pod):
                     return None  # its controller makes another when it has ended
         return None
+
+    def _candidate(self, pod: Object, key: str) -> Object | None:
+        """One that waits and has this key, by chance: other nodes that look choose others."""
+        waiting = self._waiting(pod)
+        self.random.shuffle(waiting)
+        return next((other for other in waiting if self._key(other) == key), None)
 
     def _key(self, pod: Object) -> str:
         return reuse_key(pod, self.owners or (), self.settings, self.given)
@@ -159,11 +171,11 @@ class JobReuse:
         found: list[Object] = self.api.get(where)["items"]
         return [other for other in found if is_waiting(other)]
 
-    def _bind(self, pod: Object, held: HeldPods | None) -> Object | None:
+    def _bind(self, pod: Object, held: HeldPods | None, after: Sequence[str]) -> Object | None:
         """The pod as it is on this node; None if another was faster, or it is gone."""
         uid = pod["metadata"]["uid"]
         if held:
-            held.hold(uid)
+            held.hold(uid, after)
         with ignoring(http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND):
             bind(self.api, pod_reference(pod), self.node.name, {NUMBER: self.job})
             return pod | {"spec": pod["spec"] | {"nodeName": self.node.name}}
@@ -177,6 +189,47 @@ class JobReuse:
             self.previous.append(before["metadata"]["name"])
         parts = [comment(self.node.cluster.name, pod, self.owners or ())]
         parts += ["after", *self.previous] if self.previous else []
+        self.name.change(pod["metadata"]["name"], " ".join(parts))
         with contextlib.suppress(PinnaceError, *API_UNREACHABLE):
-            Slurm().rename(int(self.job), pod["metadata"]["name"], " ".join(parts))
             PodApi(self.api).event(pod, NORMAL, "Followed", f"runs in job {self.job}, which had room for it")
+
+    def finish(self) -> None:
+        """No other pod follows: the job keeps the name of the last."""
+        self.name.finish()
+
+
+class JobName:
+    """The name and comment of a job in Slurm, which follow its pods: in a thread, and not more often than is read.
+
+    Pods may last a second, and a controller of Slurm has all users' jobs to care for.
+    """
+
+    def __init__(self, job: int, rename: Callable[[int, str, str], None], interval: float = RENAME_INTERVAL) -> None:
+        self.job, self.rename, self.interval = job, rename, interval
+        self.wanted: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self.finished = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def change(self, name: str, comment: str) -> None:
+        self.wanted.put((name, comment))
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._follow, name="job-name", daemon=True)
+            self.thread.start()
+
+    def finish(self) -> None:
+        """What was wanted last is done now, or within a limit."""
+        if self.thread:
+            self.wanted.put(None)
+            self.finished.set()
+            self.thread.join(RENAME_LIMIT)
+
+    def _follow(self) -> None:
+        heard: list[tuple[str, str] | None] = []
+        while None not in heard:
+            heard = [self.wanted.get()]
+            while not self.wanted.empty():
+                heard.append(self.wanted.get())
+            if names := [wanted for wanted in heard if wanted]:
+                with contextlib.suppress(PinnaceError):
+                    self.rename(self.job, *names[-1])
+            self.finished.wait(self.interval)

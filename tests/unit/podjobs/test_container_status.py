@@ -87,6 +87,21 @@ def test_a_pod_that_its_kubelet_has_not_reported_yet_can_have_ended(tmp_path: Pa
     assert containerd.ended(body) == 18.5
 
 
+def test_the_end_of_all_containers_is_the_end_of_a_pod_that_is_not_restarted(tmp_path: Path) -> None:
+    body, containerd = with_codes(None, None), ContainerdStatus(tmp_path, tmp_path)
+    containerd.begin()
+    for name, number in (("c0", "b7"), ("c1", "b8")):
+        assert containerd.last_containers(body) == []  # one is not there yet
+        created(tmp_path, body["metadata"]["uid"], name, number)
+        write_status(tmp_path, number, '{"StartedAt":17,"FinishedAt":0}')
+    assert containerd.last_containers(body) == ["b7", "b8"]
+    write_status(tmp_path, "b8", '{"StartedAt":0,"FinishedAt":0}')
+    assert containerd.last_containers(body) == []
+    body["spec"]["restartPolicy"] = "OnFailure"
+    write_status(tmp_path, "b8", '{"StartedAt":17,"FinishedAt":0}')
+    assert containerd.last_containers(body) == []
+
+
 def test_containers_are_noted_where_somebody_wants_to_know(tmp_path: Path) -> None:
     body = with_codes(None)
     created(tmp_path, body["metadata"]["uid"], "c0", "b7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,18 @@ def test_a_container_of_a_held_pod_is_started_when_it_is_released(tmp_path: Path
     seconds_held(container("a"), tmp_path / "kubelet")
     assert time.monotonic() - begin >= 0.3
     timer.join()
+
+
+def test_a_container_is_started_when_those_before_it_have_ended(tmp_path: Path) -> None:
+    """The pod runner would hear of it later, and is not waited for."""
+    with subprocess.Popen(["sleep", "0.3"]) as before:
+        (tmp_path / "first").mkdir()
+        (tmp_path / "first" / "init.pid").write_text(str(before.pid))
+        HeldPods(tmp_path).hold("a", after=["first", "gone"])
+        begin = time.monotonic()
+        seconds_held(container("a"), tmp_path)
+        assert 0.1 < time.monotonic() - begin < 5  # seen while nobody has waited for the process
+        assert before.poll() == 0
 
 
 def test_no_other_container_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

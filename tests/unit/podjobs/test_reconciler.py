@@ -27,8 +27,11 @@ from pinnace.podjobs.reconciler import (
     CONDITION_INTERVAL,
     JOIN_LIMIT,
     LEAVE_LIMIT,
+    MANY_WAITING,
     MAX_ACCOUNTING_JOBS,
+    MAX_UNSEEN,
     NUMBER,
+    PACE_INTERVAL,
     SUBMISSION_LIMIT,
     Ended,
     Memory,
@@ -51,6 +54,7 @@ def world(
     nodes: list[dict[str, Any]] | None = None,
     files: dict[int, NodeRecord] | None = None,
     asked: float = NOW - 0.5,
+    reuse: bool = True,
 ) -> World:
     return World(
         cluster=CLUSTER,
@@ -59,6 +63,7 @@ def world(
         jobs=jobs,
         asked=asked,
         files=files or {},
+        reuse=reuse,
     )
 
 
@@ -90,6 +95,53 @@ def test_no_more_jobs_than_there_is_room_for() -> None:
     assert plan(world(*pods, jobs=[]), Memory(hold=NOW + 1), NOW, room=2) == []
     assert plan(world(pod(), jobs=[]), Memory(due={"uid-one": NOW + 1}), NOW, room=2) == []
     assert plan(world(pod(), jobs=[]), Memory(submitting={"uid-one"}), NOW, room=2) == []
+
+
+def of_a_job(name: str, number: int | None = None) -> dict[str, Any]:
+    body = pod(name, job=number)
+    body["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "many", "uid": "many", "controller": True}]
+    return body
+
+
+def submitted(found: list[Any]) -> list[str]:
+    return [action.pod["metadata"]["name"] for action in found if isinstance(action, Submit)]
+
+
+def test_while_slurm_has_no_room_more_jobs_of_a_controller_are_submitted_one_by_one() -> None:
+    waiting = [of_a_job(f"waiting-{number}", number) for number in range(1, MANY_WAITING + 1)]
+    new = [of_a_job("new-1"), of_a_job("new-2"), pod("alone-1"), pod("alone-2")]
+    alone = ["alone-1", "alone-2"]
+
+    def queue(reason: str) -> list[QueuedJob]:
+        names = [(number, f"uid-waiting-{number}") for number in range(1, MANY_WAITING + 1)]
+        return [job(number, JobState.PENDING, uid=uid, reason=reason) for number, uid in names]
+
+    memory = Memory()
+    full = world(*waiting, *new, jobs=queue("Resources"))
+    assert submitted(plan(full, memory, NOW, room=50)) == ["new-1", *alone]
+    assert submitted(plan(full, memory, NOW + PACE_INTERVAL / 2, room=50)) == alone
+    assert submitted(plan(full, memory, NOW + PACE_INTERVAL, room=50)) == ["new-1", *alone]
+    not_looked_at = world(*waiting, *new, jobs=queue("None"))
+    assert submitted(plan(not_looked_at, Memory(), NOW, room=50)) == ["new-1", "new-2", *alone]
+    fewer = world(*waiting, *new, jobs=queue("Resources")[1:])
+    assert submitted(plan(fewer, Memory(), NOW, room=50)) == ["new-1", "new-2", *alone]
+
+
+def test_no_controller_floods_slurm_before_the_queue_shows_whether_there_is_room() -> None:
+    many = world(*(of_a_job(str(number)) for number in range(2 * MAX_UNSEEN)), jobs=[])
+    memory = Memory()
+    begun = submitted(plan(many, memory, NOW, room=1000))
+    assert len(begun) == MAX_UNSEEN
+    memory.submitting |= {f"uid-{name}" for name in begun[:2]}
+    memory.marked |= {f"uid-{name}": NOW for name in begun[2:]}
+    assert submitted(plan(many, memory, NOW + 0.1, room=1000)) == []
+    looked_again = world(*many.pods.values(), jobs=[], asked=NOW + 1)
+    assert len(submitted(plan(looked_again, memory, NOW + 1.1, room=1000))) == MAX_UNSEEN - 2
+
+
+def test_where_every_pod_has_a_job_of_its_own_all_are_submitted_at_once() -> None:
+    many = world(*(of_a_job(str(number)) for number in range(2 * MAX_UNSEEN)), jobs=[], reuse=False)
+    assert len(submitted(plan(many, Memory(), NOW, room=1000))) == 2 * MAX_UNSEEN
 
 
 def test_what_was_submitted_is_not_submitted_again_before_its_mark_or_its_job_can_be_seen() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from pinnace.podjobs.reuse import is_waiting, reuse_key, reuse_window
+from pinnace.errors import SlurmError
+from pinnace.podjobs.reuse import JobName, is_waiting, reuse_key, reuse_window
 from pinnace.podjobs.settings import PodJobSettings
 from unit.podjobs.samples import container, pod
 
@@ -78,3 +80,26 @@ def test_only_pods_that_wait_can_be_taken() -> None:
     assert is_waiting(pod())
     for body in (pod(node="job-7"), pod(deleted=True), pod(phase="Failed"), pod(schedulerName="other")):
         assert not is_waiting(body)
+
+
+def test_a_job_has_the_name_of_its_last_pod_and_slurm_is_not_told_of_all() -> None:
+    told: list[tuple[int, str, str]] = []
+    name = JobName(7, lambda *words: told.append(words), interval=60.0)
+    name.change("first", "of first")
+    while not told:
+        time.sleep(0.01)
+    for number in range(50):
+        name.change(f"next-{number}", "another")
+    name.finish()
+    assert told == [(7, "first", "of first"), (7, "next-49", "another")]
+
+
+def test_what_slurm_refuses_ends_no_job() -> None:
+    def refuse(*_words: object) -> None:
+        raise SlurmError("Access denied")
+
+    name = JobName(7, refuse, interval=0.0)
+    name.change("first", "of first")
+    name.finish()
+    assert name.thread
+    assert not name.thread.is_alive()
