@@ -130,7 +130,7 @@ class Runner:
         )
 
     def _settle(self, session: Session, where: str) -> None:
-        """Let a cluster finish what it does for itself after its start: that is its start's cost, not the workload's."""
+        """Let a cluster finish what it does for itself after its start: that is no cost of the workload."""
         self.listener.begin(f"{where}: settling")
         time.sleep(session.site.settings.parameters.settle_seconds)
 
