@@ -182,28 +182,41 @@ def rate(site: Site, count: int = 200) -> None:
     """With one pod at a time on each host, which this machine may have CPUs for, and with as many as fit."""
     for cpus in map(int, os.environ.get("WIDTHS", "6 1").split()):
         say(f"jobs of {cpus} of a host's 8 CPUs:")
-        rate_with(site, count, f"--cpus-per-task={cpus}")
+        rate_with(site, count, cpus)
 
 
-def rate_with(site: Site, count: int, flags: str) -> None:
-    options = ["--output=/dev/null", "--mem=1152M", "--job-name=plain", flags]
+def rate_with(site: Site, count: int, cpus: int) -> None:
+    """From the command until all are done, as users wait; and from the first start to the last end, as hosts work."""
+    name, flags = f"plain-{cpus}", f"--cpus-per-task={cpus}"
+    options = ["--output=/dev/null", "--mem=1152M", f"--job-name={name}", flags]
     begin = time.monotonic()
     (site.home / "many.sh").write_text(f"for i in $(seq {count}); do sbatch {' '.join(options)} --wrap='sleep 1'; done")
     site.run("bash", "many.sh")
-    while site.run("squeue", "--me", "--noheader", "--name=plain"):
+    while site.run("squeue", "--me", "--noheader", f"--name={name}"):
         time.sleep(0.5)
     plain = time.monotonic() - begin
-    say(f"{count} plain sbatch jobs of 1 s: {plain:.1f} s, {count / plain:.2f} a second")
+    rows = site.run("sacct", "-X", "--noheader", "--parsable2", f"--name={name}", "--format=Start,End").split()
+    plain_span = span([row.split("|")[0] for row in rows], [row.split("|")[1] for row in rows])
+    say(f"{count} plain sbatch jobs of 1 s: {plain:.1f} s, {count / plain:.2f} a second; at work {plain_span:.0f} s")
     begin = time.monotonic()
     site.apply("rate", count, "1", flags)
     site.wait_done("rate", 1200)
     taken = time.monotonic() - begin
-    say(f"{count} pods of 1 s:            {taken:.1f} s, {count / taken:.2f} a second, {plain / taken:.2f} of plain")
-    nodes = [pod["spec"]["nodeName"] for pod in site.json("get", "pods", "-l", "job-name=rate")["items"]]
-    say(f"they ran in {len(set(nodes))} jobs")
+    pods = site.json("get", "pods", "-l", "job-name=rate")["items"]
+    ended = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in pods]
+    pods_span = span([state["startedAt"] for state in ended], [state["finishedAt"] for state in ended])
+    say(f"{count} pods of 1 s:            {taken:.1f} s, {count / taken:.2f} a second; at work {pods_span:.0f} s")
+    say(f"of the rate of sbatch: {plain / taken:.2f}; at work {plain_span / pods_span:.2f}")
+    say(f"they ran in {len({pod['spec']['nodeName'] for pod in pods})} jobs")
     site.kubectl("delete", "job", "rate")
     while site.run("squeue", "--me", "--noheader", "--format=%k").count("Job/rate"):
         time.sleep(1)
+
+
+def span(starts: list[str], ends: list[str]) -> float:
+    """Seconds from the first start to the last end."""
+    first, last = min(map(dt.datetime.fromisoformat, starts)), max(map(dt.datetime.fromisoformat, ends))
+    return (last - first).total_seconds()
 
 
 def memory_of(site: Site) -> int:

@@ -366,9 +366,21 @@ def started(
 
 @contextlib.contextmanager
 def cluster_session(
-    site: Site, model: Model, number: int, *, startup: bool, workload: bool, claims: bool, ending: Ending
+    site: Site,
+    model: Model,
+    number: int,
+    *,
+    startup: bool,
+    workload: bool,
+    claims: bool,
+    ending: Ending,
+    settle: Callable[[], None] = lambda: None,
 ) -> Iterator[ClusterSession]:
-    """A session of one of pinnace's models: a new cluster, and in it what the tasks need."""
+    """A session of one of pinnace's models: a new cluster, and in it what the tasks need.
+
+    ``settle`` lets the cluster finish what it does for itself after its start, which is no cost of a workload. Only the
+    start-up of a cluster in a job is measured before it.
+    """
     cluster = describe_cluster(site, model, number)
     begin = time.time()
 
@@ -383,10 +395,12 @@ def cluster_session(
             session = over = OverSession(site, cluster)
             if startup:
                 over.startup = _finish_startup(over, begin)
+            settle()
             if workload:
                 over.create_client(claims=claims, node=site.client)
         elif model is Model.PODS:
             session = pods = PodJobSession(site, cluster)
+            settle()
             if startup:
                 pods.startup = pods.measure_startup(pods.flags)
             if workload:
@@ -394,6 +408,7 @@ def cluster_session(
         else:
             session = jobs = SlurmJobSession(site, cluster)
             jobs.wait_bridge()
+            settle()
             if startup:
                 jobs.startup = jobs.measure_slurmjob_startup()
         yield session

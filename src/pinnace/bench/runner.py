@@ -27,7 +27,7 @@ from pinnace.errors import BenchError, PinnaceError
 from pinnace.network.listening import PortRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from pinnace.bench.measurements import Server, Task
@@ -94,13 +94,9 @@ class Runner:
         self.listener.begin(f"{where}: starting")
         left = list(tasks)
         try:
-            with self._opened(site, number, model, tasks) as session:
+            with self._opened(site, number, model, tasks, lambda: self._settle(site, where)) as session:
                 self._failures[model] = 0
-                settled = model is Model.BARE
                 while left:
-                    if not settled and left[0].kind is not TaskKind.STARTUP:
-                        self._settle(session, where)
-                        settled = True
                     self._task(session, number, left[0], where)
                     left.pop(0)
                     if left:
@@ -116,7 +112,9 @@ class Runner:
             if self._failures[model] >= GIVE_UP:
                 self.listener.failed(f"{model.label} is left out from now on: it failed {GIVE_UP} times in a row")
 
-    def _opened(self, site: Site, number: int, model: Model, tasks: Sequence[Task]) -> AbstractContextManager[Session]:
+    def _opened(
+        self, site: Site, number: int, model: Model, tasks: Sequence[Task], settle: Callable[[], None]
+    ) -> AbstractContextManager[Session]:
         startup = any(task.kind is TaskKind.STARTUP for task in tasks)
         if model is Model.BARE:
             workload = any(task.kind not in {TaskKind.STARTUP, TaskKind.PODS} for task in tasks)
@@ -126,13 +124,12 @@ class Runner:
         )
         claims = any(task.group is Group.FIO for task in tasks)
         return cluster_session(
-            site, model, number, startup=startup, workload=workload, claims=claims, ending=self.ending
+            site, model, number, startup=startup, workload=workload, claims=claims, ending=self.ending, settle=settle
         )
 
-    def _settle(self, session: Session, where: str) -> None:
-        """Let a cluster finish what it does for itself after its start: that is no cost of the workload."""
+    def _settle(self, site: Site, where: str) -> None:
         self.listener.begin(f"{where}: settling")
-        time.sleep(session.site.settings.parameters.settle_seconds)
+        time.sleep(site.settings.parameters.settle_seconds)
 
     def _task(self, session: Session, number: int, task: Task, where: str) -> None:
         """One sample, or its error. An error of the session itself is raised."""

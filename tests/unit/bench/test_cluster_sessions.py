@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pinnace.bench.cluster_sessions import SLURMJOBS, SlurmJobSession, describe_cluster
+from pinnace.bench import cluster_sessions
+from pinnace.bench.cluster_sessions import (
+    SLURMJOBS,
+    ClusterSession,
+    PodJobSession,
+    SlurmJobSession,
+    cluster_session,
+    describe_cluster,
+)
 from pinnace.bench.measurements import Model
 from pinnace.bench.run_directory import Settings
 from pinnace.bench.sessions import Site
@@ -18,6 +27,7 @@ from pinnace.errors import ApiError, BenchError
 from pinnace.kube.client import Api
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 KUBECONFIG = {
@@ -142,3 +152,52 @@ def test_pods_as_jobs_have_the_settings_of_the_site(tmp_path: Path, monkeypatch:
     provisioning = describe_cluster(site(tmp_path), Model.PODS, 1).provisioning
     assert provisioning
     assert (provisioning.settings["memory"], provisioning.settings["max_jobs"]) == ("none", 7)
+
+
+@pytest.mark.parametrize(
+    ("model", "steps"),
+    [
+        (Model.OVER, ["started", "start-up", "settle", "client"]),  # its start-up is that of the cluster
+        (Model.PODS, ["started", "settle", "start-up", "client"]),
+        (Model.SLURMJOB, ["started", "settle", "start-up"]),
+    ],
+)
+def test_a_cluster_settles_before_anything_but_its_own_start_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Model, steps: list[str]
+) -> None:
+    heard: list[str] = []
+
+    def say(step: str) -> Callable[..., float]:
+        def work(*_args: object, **_options: object) -> float:
+            heard.append(step)
+            return 0.0
+
+        return work
+
+    def settle() -> None:
+        heard.append("settle")
+
+    @contextlib.contextmanager
+    def starting(*_args: object, **_options: object) -> Iterator[None]:
+        heard.append("started")
+        yield
+
+    monkeypatch.setattr(cluster_sessions, "started", starting)
+    monkeypatch.setattr(cluster_sessions, "describe_cluster", lambda *_: RunningCluster(tmp_path))
+    monkeypatch.setattr(cluster_sessions, "_finish_startup", say("start-up"))
+    monkeypatch.setattr(PodJobSession, "measure_startup", say("start-up"))
+    monkeypatch.setattr(SlurmJobSession, "measure_slurmjob_startup", say("start-up"))
+    monkeypatch.setattr(SlurmJobSession, "wait_bridge", lambda _: None)
+    monkeypatch.setattr(ClusterSession, "create_client", say("client"))
+    with cluster_session(
+        site(tmp_path),
+        model,
+        1,
+        startup=True,
+        workload=True,
+        claims=False,
+        ending=contextlib.nullcontext,
+        settle=settle,
+    ):
+        pass
+    assert heard == steps

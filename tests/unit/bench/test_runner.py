@@ -18,7 +18,7 @@ from pinnace.network.listening import PortRange
 from support.bench_samples import run_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pinnace.bench.measurements import FioPlace, Task
     from pinnace.bench.run_directory import RunDirectory
@@ -63,8 +63,10 @@ class HostRunner(Runner):
     closed: list[Model] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def _opened(self, site: Site, number: int, model: Model, tasks: Sequence[Task]) -> Iterator[Session]:
-        del number, tasks
+    def _opened(
+        self, site: Site, number: int, model: Model, tasks: Sequence[Task], settle: Callable[[], None]
+    ) -> Iterator[Session]:
+        del number, tasks, settle
         if self.behaviour.get(model, {}).get("refused"):
             raise BenchError("Slurm gave no hosts", hint="sinfo")
         try:
@@ -112,15 +114,6 @@ def test_a_disk_that_is_too_small_costs_that_measurement_alone(tmp_path: Path) -
     [failure] = heard.failures
     assert "cluster in a job: fio-directory: the file system is too small" in failure
     assert "--fio-size" in failure
-
-
-def test_a_cluster_settles_once_between_its_start_and_its_measurements(tmp_path: Path) -> None:
-    run = run_at(tmp_path / "run", repeat=1, models=(Model.BARE, Model.OVER), only=("startup", "cpu", "memory"))
-    _, heard = execute(run, {})
-    steps = [text.removeprefix("round 1 of 1, ").partition(" (")[0] for text in heard.begun]
-    of_bare = ["bare Slurm: starting", "bare Slurm: startup", "bare Slurm: cpu", "bare Slurm: memory"]
-    label = "cluster in a job"
-    assert steps == of_bare + [f"{label}: {step}" for step in ("starting", "startup", "settling", "cpu", "memory")]
 
 
 def test_a_host_that_vanishes_costs_the_rest_of_its_session(tmp_path: Path) -> None:
