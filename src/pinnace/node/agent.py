@@ -36,7 +36,7 @@ from pinnace.interpreter import python_argv
 from pinnace.network import listening, router, tcp_proxy
 from pinnace.network.native.shared_memory import SharedMemory
 from pinnace.network.splice import BACKLOG
-from pinnace.node import head_watch, messages, shim_server
+from pinnace.node import head_watch, messages, requirements, shim_server
 from pinnace.node.certificates import Certificates
 from pinnace.node.forking import SLURM_SIGNALS, WAKEUPS, ended_children, fork, wake_on_signals
 from pinnace.node.init import run_init
@@ -122,6 +122,7 @@ class Agent:
         self.failure = ""  # why init has ended
         self.exit_code = joining.EVICTED if node.pod else 0  # of a pod that nobody asked: its head is gone
         self.inside: tuple[ServiceRecord, ...] = ()  # what init supervises
+        self.begun = time.monotonic()
         self.unwritten = False  # whether the report of services is older than they are
         self.notifications: NotifyKeeper | None = None
 
@@ -386,6 +387,7 @@ class Agent:
         match self.init.receive(wait=False):
             case messages.ServicesChanged(services=services):
                 self.inside, self.unwritten = services, True
+                requirements.require_watches_while_starting(services, time.monotonic() - self.begun)
             case messages.Drained():
                 self._tell_others()
             case messages.Failed(reason=reason):

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinnace.errors import NodeError
 from pinnace.sandbox import scratch
 from pinnace.sandbox.linux import inotify_init1
 from pinnace.spec import CLOCK_SKEW, LIFE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pinnace.spec import ServiceRecord
 
 MIN_HOME_FREE = 32 << 20  # bytes in $PINNACE_HOME: a cluster's logs and keys
 ADMINISTRATORS = "Ask your site's administrators"
@@ -19,6 +25,9 @@ SET_CLOCK = f"{ADMINISTRATORS} to set that host's clock (NTP), or leave the host
 SCRATCH_HINT = "Set PINNACE_SCRATCH, or `scratch` in pinnace.toml, to a directory on the nodes' own disks."
 INOTIFY_INSTANCES = 9  # inotify instances of a node: five of the kubelet's, three of containerd's, one of kube-proxy's
 MAX_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+WATCHERS = {"containerd", "kubelet", "kube-proxy"}
+WATCHER_RESTARTS = 2  # of one of these, after which it is asked whether it got what it needs
+START = 120.0  # seconds in which a node starts
 
 
 def require_watches() -> None:
@@ -40,6 +49,15 @@ def require_watches() -> None:
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def require_watches_while_starting(services: Iterable[ServiceRecord], age: float) -> None:
+    """The same for a node that was begun so many seconds ago, and whose components do not stay up.
+
+    Other nodes may have begun on this host in the same moment, and have taken what was there when it was looked for.
+    """
+    if age < START and any(found.name in WATCHERS and found.restarts >= WATCHER_RESTARTS for found in services):
+        require_watches()
 
 
 def _max_instances() -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +16,10 @@ from pinnace.node import checks, requirements
 from pinnace.node.checks import CheckState
 from pinnace.sandbox import cgroups
 from pinnace.sandbox.linux import CLONE_NEWUSER, unshare
-from pinnace.spec import CLOCK_SKEW, LIFE, Device, DeviceOffer
+from pinnace.spec import CLOCK_SKEW, LIFE, Device, DeviceOffer, ServiceRecord, ServiceState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DAY = 86400.0
 
@@ -65,16 +70,14 @@ def test_a_missing_nft_comes_with_its_package(monkeypatch: pytest.MonkeyPatch) -
     assert "nftables" in check.hint
 
 
-def test_file_watches_that_are_taken_are_named() -> None:
-    """In a user namespace of its own, where the limit can be lowered without anybody else noticing."""
-    assert checks.watches().state is CheckState.OK
+def with_few_watches(work: Callable[[], object]) -> str:
+    """What this says, or raises, in a user namespace where the limit is lowered, without anybody else noticing."""
     readable, writable = os.pipe()
     if (pid := os.fork()) == 0:
         try:
             unshare(CLONE_NEWUSER)
             Path("/proc/sys/user/max_inotify_instances").write_text("4")
-            os.write(writable, checks.watches().text.encode())
-            requirements.require_watches()
+            os.write(writable, str(work()).encode())
         except NodeError as error:
             os.write(writable, error.hint.encode())
         finally:
@@ -82,9 +85,32 @@ def test_file_watches_that_are_taken_are_named() -> None:
     os.close(writable)
     os.waitpid(pid, 0)
     with os.fdopen(readable) as told:
-        text = told.read()
-    assert "a node needs 9 inotify instances" in text
-    assert "fs.inotify.max_user_instances" in text
+        return told.read()
+
+
+def test_file_watches_that_are_taken_are_named() -> None:
+    assert checks.watches().state is CheckState.OK
+    assert "a node needs 9 inotify instances" in with_few_watches(lambda: checks.watches().text)
+    assert "fs.inotify.max_user_instances" in with_few_watches(requirements.require_watches)
+
+
+@pytest.mark.parametrize(
+    ("name", "restarts", "age", "named"),
+    [
+        ("containerd", 2, 10.0, True),
+        ("kubelet", 5, 100.0, True),
+        ("containerd", 1, 10.0, False),
+        ("coredns", 5, 10.0, False),
+        ("containerd", 2, 1000.0, False),
+    ],
+)
+def test_file_watches_that_others_took_meanwhile_are_named_while_a_node_starts(
+    name: str, restarts: int, age: float, named: bool
+) -> None:
+    links = ServiceRecord(name="links", state=ServiceState.RUNNING)
+    services = [links, ServiceRecord(name=name, state=ServiceState.RESTARTING, restarts=restarts)]
+    said = with_few_watches(partial(requirements.require_watches_while_starting, services, age))
+    assert ("fs.inotify.max_user_instances" in said) is named
 
 
 def test_without_a_delegated_cgroup_it_is_said_how_limits_are_kept(
