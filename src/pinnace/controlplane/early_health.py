@@ -11,6 +11,7 @@ The controller-manager loses nothing if this does not work: it asks the API serv
 from __future__ import annotations
 
 import ssl
+import sys
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -107,7 +108,10 @@ class HealthHandler(BaseHTTPRequestHandler):
 
 
 def serve(api: Api, secrets: Path, listening: Callable[[], None]) -> None:
-    """Answer until the API was said to be healthy, then leave the port to the API server. Calls ``listening`` once."""
+    """Answer until the API was said to be healthy, then leave the port to the API server. Calls ``listening`` once.
+
+    Where nobody can listen, the port is the API server's at once.
+    """
     redirected = False
 
     def redirect() -> None:
@@ -120,6 +124,8 @@ def serve(api: Api, secrets: Path, listening: Callable[[], None]) -> None:
         with HealthServer(api, context, redirect) as server:
             listening()
             server.serve_until(time.monotonic() + QUESTION_LIMIT)
+    except OSError as error:
+        print(f"nobody answers the controller-manager before the API server does: {error}", file=sys.stderr)  # noqa: T201
     finally:
         if not redirected:
             redirect()

@@ -45,14 +45,17 @@ def test_a_container_of_a_held_pod_is_started_when_it_is_released(tmp_path: Path
 
 def test_a_container_is_started_when_those_before_it_have_ended(tmp_path: Path) -> None:
     """The pod runner would hear of it later, and is not waited for."""
-    with subprocess.Popen(["sleep", "0.3"]) as before:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as before:
+        assert before.stdin
         (tmp_path / "first").mkdir()
         (tmp_path / "first" / "init.pid").write_text(str(before.pid))
         HeldPods(tmp_path).hold("a", after=["first", "gone"])
+        timer = threading.Timer(0.3, before.stdin.close)
         begin = time.monotonic()
+        timer.start()
         seconds_held(container("a"), tmp_path)
-        assert 0.1 < time.monotonic() - begin < 5  # seen while nobody has waited for the process
-        assert before.poll() == 0
+        assert 0.3 <= time.monotonic() - begin < 30  # seen while nobody has waited for the process
+        timer.join()
 
 
 def test_no_other_container_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
