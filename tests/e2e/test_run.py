@@ -56,7 +56,9 @@ def test_the_example_runs_on_two_nodes_and_leaves_nothing(bob: User, times: int)
     for number in range(times):
         collected = ["--output-dir", f"hello/{times}/{number}"]
         result = bob.pinnace("run", "-N", "2", "-t", "10", "--image", "busybox.tar", *collected, "hello.yaml")
-        lines = re.findall(r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d)", result.stdout, re.MULTILINE)
+        lines = re.findall(
+            r"^\[(hello-\w+)/hello\] hello from (\S+) on (n\d), kubernetes is at 10\.", result.stdout, re.MULTILINE
+        )
         assert len(lines) == 2, result.stdout
         assert all(pod == host for pod, host, _ in lines)
         assert {node for *_, node in lines} == {"n1", "n2"}

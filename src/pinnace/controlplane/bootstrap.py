@@ -11,7 +11,7 @@ import time
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
-from pinnace.controlplane.objects import common_objects, dns_objects, host_network_class, root_certificate
+from pinnace.controlplane.objects import api_objects, common_objects, dns_objects, host_network_class, root_certificate
 from pinnace.controlplane.placement import placement_objects
 from pinnace.controlplane.podsecurity import restriction_objects
 from pinnace.errors import ApiError
@@ -39,7 +39,9 @@ def bootstrap(node: NodeSpec) -> None:
     ca = (node.cluster.secrets / "ca.crt").read_text()
     ranges = node.cluster.ranges
     deadline = time.monotonic() + START_LIMIT
-    create_all(api, [*root_certificate(ca), *dns_objects(ranges), *common_objects()], until=deadline)
+    create_all(
+        api, [*api_objects(ranges), *root_certificate(ca), *dns_objects(ranges), *common_objects()], until=deadline
+    )
     if node.cluster.has_host_network:
         create_all(api, host_network_class(), until=deadline)
     if node.cluster.restriction:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pinnace.spec import API_PORT, HEAD
+
 if TYPE_CHECKING:
     from pinnace.network.addresses import Ranges
 
@@ -26,6 +28,36 @@ def root_certificate(ca: str) -> list[tuple[str, Object]]:
     return [("/api/v1/namespaces/default/configmaps", body)]
 
 
+def api_objects(ranges: Ranges) -> list[tuple[str, Object]]:
+    """The Service of the API and its endpoint, as the API server itself makes them when all of its hooks are done.
+
+    Pods may begin before that (see ``early_health``), and have its address in their environment.
+    """
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    port = {"name": "https", "protocol": "TCP"}
+    return [
+        (
+            "/api/v1/namespaces/default/services",
+            make_object("v1", "Service", "kubernetes", labels=labels)
+            | {"spec": {"clusterIP": str(ranges.api), "ports": [port | {"port": 443, "targetPort": API_PORT}]}},
+        ),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+            endpoint_slice("kubernetes", ranges, [port | {"port": API_PORT}]),
+        ),
+    ]
+
+
+def endpoint_slice(service: str, ranges: Ranges, ports: list[Object]) -> Object:
+    """That a Service is served on the head."""
+    labels = {"kubernetes.io/service-name": service}
+    return make_object("discovery.k8s.io/v1", "EndpointSlice", service, labels=labels) | {
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [str(ranges.node(HEAD))], "conditions": {"ready": True}}],
+        "ports": ports,
+    }
+
+
 def dns_objects(ranges: Ranges) -> list[tuple[str, Object]]:
     """The DNS Service and its endpoint: CoreDNS runs beside the control plane, not in a pod."""
     labels = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
@@ -38,14 +70,7 @@ def dns_objects(ranges: Ranges) -> list[tuple[str, Object]]:
         ),
         (
             "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices",
-            make_object(
-                "discovery.k8s.io/v1", "EndpointSlice", "kube-dns", labels={"kubernetes.io/service-name": "kube-dns"}
-            )
-            | {
-                "addressType": "IPv4",
-                "endpoints": [{"addresses": [str(ranges.node(0))], "conditions": {"ready": True}}],
-                "ports": ports,
-            },
+            endpoint_slice("kube-dns", ranges, ports),
         ),
     ]
 
