@@ -83,8 +83,8 @@ def running(secrets: Path) -> Iterator[Running]:
     server = Running(secrets)
     yield server
     server.server.done = True
-    if server.thread.is_alive():
-        server.get("/healthz")
+    host, port = server.server.server_address[:2]
+    socket.create_connection((str(host), port), timeout=30).close()  # it looks whether it is done after each client
     server.thread.join(30)
     server.server.server_close()
 
