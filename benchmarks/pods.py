@@ -106,7 +106,7 @@ class Site:
         return self.cluster / "logs/n1/provisioner.log"
 
 
-def latency(site: Site, rounds: int = 15) -> None:
+def latency(site: Site, rounds: int = int(os.environ.get("ROUNDS", "15"))) -> None:
     srun, sbatch = [], []
     pods: dict[str, list[Start]] = {"busybox": [], "nettools": []}
     for image in pods:

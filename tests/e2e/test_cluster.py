@@ -205,7 +205,9 @@ def test_status_tells_of_every_component(cluster: Kubectl) -> None:
         states = {(row["node"], row["name"]): row["state"] for row in rows}
         assert len(states) == len(rows)
         assert {who for who, state in states.items() if state == "done"} <= once
-        running = {who for who, state in states.items() if state == "running"}
+        idle = {who for who, state in states.items() if state == "idle"}
+        assert {name for _, name in idle} <= {"registry"}, "nobody pulls now"
+        running = {who for who, state in states.items() if state == "running"} | idle
         assert running <= expected | once
         return running - once == expected
 

@@ -61,8 +61,8 @@ def outside(bob: User, real_store: Path) -> Iterator[None]:
     (bob.home / "ca.crt").chmod(0o644)
     (directory / "passwords").write_text(f"user:{HASH}\n")
     here = "/home/bob/registry"
-    config = registry.config(f"{here}/registry") | {
-        "http": {"addr": HOST, "tls": {"certificate": f"{here}/outside.crt", "key": f"{here}/outside.key"}},
+    tls = {"certificate": f"{here}/outside.crt", "key": f"{here}/outside.key"}
+    config = registry.config(f"{here}/registry", addr=HOST, tls=tls) | {
         "auth": {"htpasswd": {"realm": "outside", "path": f"{here}/passwords"}},
     }
     config["storage"]["maintenance"]["readonly"]["enabled"] = False

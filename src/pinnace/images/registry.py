@@ -1,19 +1,20 @@
 """The registry of a node: upstream's ``distribution``, which serves the user's image store to containerd.
 
-It listens on the loopback of the node's own network namespace. It only reads, so any number of them serve one store.
+It only reads, so any number of them serve one store. containerd finds it on the loopback interface of the node's own
+network namespace.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-ADDRESS = "127.0.0.1:10230"
+ADDRESS = ("127.0.0.1", 10230)
 # Otherwise it connects to an OpenTelemetry collector on every request.
 ENVIRONMENT = {"OTEL_TRACES_EXPORTER": "none"}
 
 
-def config(root: str) -> dict[str, Any]:
-    """The configuration, as JSON, which is YAML."""
+def config(root: str, **http: Any) -> dict[str, Any]:
+    """The configuration, as JSON, which is YAML. ``http`` has ``addr``, where it listens."""
     return {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},
@@ -21,7 +22,7 @@ def config(root: str) -> dict[str, Any]:
             "filesystem": {"rootdirectory": root},
             "maintenance": {"uploadpurging": {"enabled": False}, "readonly": {"enabled": True}},
         },
-        "http": {"addr": ADDRESS, "secret": "unused: nothing is uploaded"},
+        "http": {"secret": "unused: nothing is uploaded", **http},
     }
 
 
@@ -34,7 +35,7 @@ def hosts_toml(registry: str) -> str:
 
     The registry's name becomes the first part of the path, so that equal paths of two registries do not collide.
     """
-    return f"""[host."http://{ADDRESS}/v2/{registry.replace(":", "__")}"]
+    return f"""[host."http://{ADDRESS[0]}:{ADDRESS[1]}/v2/{registry.replace(":", "__")}"]
 capabilities = ["pull", "resolve"]
 override_path = true
 """

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from pinnace.network.quota import Quota
 
     Address = tuple[str, int]
-    ChooseTarget = Callable[[socket.socket], tuple[socket.socket, Address]]  # a socket, and where to connect it
+    Target = Address | str  # the latter is the path of a UNIX socket
+    ChooseTarget = Callable[[socket.socket], tuple[socket.socket, Target]]  # a socket, and where to connect it
     PairQuota = Quota["Pair"]
     PipeEnds = tuple[int, int]
 
@@ -366,7 +367,8 @@ class Splicer:
         try:
             for sock in (accepted, other):
                 sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if sock.family != socket.AF_UNIX:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with contextlib.suppress(BlockingIOError):  # EINPROGRESS
                 other.connect(address)
         except OSError:
@@ -387,7 +389,7 @@ class Splicer:
         except OSError:  # the limit of epoll watches is reached
             self._end(pair, abruptly=True)
 
-    def _choose_target(self, accepted: socket.socket, target: ChooseTarget) -> tuple[socket.socket, Address]:
+    def _choose_target(self, accepted: socket.socket, target: ChooseTarget) -> tuple[socket.socket, Target]:
         while True:
             try:
                 return target(accepted)

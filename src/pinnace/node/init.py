@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinnace.controlplane.tasks import TASKS
-from pinnace.images import cache, cache_closing, registry
+from pinnace.images import cache, cache_closing
 from pinnace.network import netns_sockets
 from pinnace.network.netns_setup import set_up_netns
 from pinnace.network.no_proxy import no_proxy_variables
@@ -26,7 +25,7 @@ from pinnace.node.limits.affinity import CpuPool
 from pinnace.node.limits.limiter import Limiter
 from pinnace.node.messages import Channel
 from pinnace.node.readiness import after, listening
-from pinnace.node.services import containerd, devices, host_network, kube_proxy, kubelet
+from pinnace.node.services import containerd, devices, host_network, kube_proxy, kubelet, registry
 from pinnace.node.services.runc_wrapper import Edits, Requests, answer
 from pinnace.node.supervisor import NO_PROCESS, Command, Function, RestartPolicy, Service, Supervisor
 from pinnace.podjobs.ranks import launcher as ranks
@@ -125,13 +124,14 @@ class Init:
         bundles = Requests(RUN / "bundles")
         self._services()
         self._limits(pool)
-        poll = select.poll()
-        for readable in (wake, self.agent, bundles.descriptor):
-            poll.register(readable, select.POLLIN)
         while True:
             self.supervisor.tick()
             for pid, status in ended_children():
                 self.supervisor.reaped(pid, status)
+            listeners = [sock.fileno() for sock in self.supervisor.listeners()]
+            poll = select.poll()
+            for readable in (wake, self.agent.fileno(), bundles.descriptor, *listeners):
+                poll.register(readable, select.POLLIN)
             pause = self.supervisor.next_tick()
             for descriptor, _ in poll.poll(None if pause is None else pause * 1000):
                 if descriptor == self.agent.fileno():
@@ -139,7 +139,7 @@ class Init:
                 elif descriptor == bundles.descriptor:
                     for request in bundles.read():
                         self._edit_bundle(request, edits)
-                else:
+                elif descriptor == wake:
                     os.read(wake, WAKEUPS)
 
     def _mounts(self) -> None:
@@ -192,7 +192,7 @@ class Init:
         node, api, certificate = self.node, self.api, self.certificate
         if node.is_head:
             self._control_plane()
-        self._registry()
+        registry.add(self)
         kube_proxy.add(self, api)
         late = after(METRICS_DELAY)
         self.forked("usage", self._serve_usage, waits_for=lambda: late() and certificate())
@@ -231,13 +231,6 @@ class Init:
         from pinnace.storage import provisioner  # noqa: PLC0415
 
         provisioner.serve(self.node, Path(VOLUMES))
-
-    def _registry(self) -> None:
-        """Serves the user's images to this node's containerd."""
-        images = self.node.cluster.images
-        configuration = self.write("registry.json", json.dumps(registry.config(f"{images}/registry")))
-        argv = registry.argv(self.node.binary("registry"), configuration)
-        self.service("registry", argv, environment=registry.ENVIRONMENT)
 
     def task(
         self,

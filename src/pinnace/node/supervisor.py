@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import subprocess
 import time
@@ -24,6 +25,7 @@ from pinnace.spec import ServiceRecord, ServiceState
 from pinnace.timeline.recorder import MarkEvent, Recorder
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -74,9 +76,13 @@ class Command:
     ignores_slurm_signals: bool = False
 
     def start(self, _name: str) -> Child:
+        process = self.spawn()
+        return Child(pid=process.pid, process=process)
+
+    def spawn(self) -> subprocess.Popen[bytes]:
         output = self.output(self.log) if self.output else os.open(self.log, APPEND, 0o600)
         try:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -86,7 +92,6 @@ class Command:
             )
         finally:
             os.close(output)
-        return Child(pid=process.pid, process=process)
 
     def _prepare(self) -> None:
         die_with_parent(signal.SIGKILL)
@@ -132,8 +137,9 @@ def _redirect_output(log: Path) -> None:
 class Service:
     """Something that runs. Without an ``essential`` one there is no cluster.
 
-    ``back_off`` are the seconds before restart n. ``on_message`` gets what a function sends; ``on_end`` the exit code
-    of one that is not started again.
+    One with a ``listener`` is started when a connection waits there (socket activation). It accepts connections
+    itself, and ends when it has none any more. ``back_off`` are the seconds before restart n. ``on_message`` gets what
+    a function sends; ``on_end`` the exit code of one that is not started again.
     """
 
     name: str
@@ -142,6 +148,7 @@ class Service:
     essential: bool = False
     back_off: Sequence[float] = ()  # BACK_OFF
     waits_for: Callable[[], bool] = lambda: True
+    listener: socket.socket | None = None
     on_message: Callable[[Message], None] = lambda _message: None
     on_end: Callable[[int], None] = lambda _code: None
 
@@ -164,7 +171,19 @@ class Running:
             return ServiceState.RUNNING
         if self.done:
             return ServiceState.DONE
+        if self.is_idle:
+            return ServiceState.IDLE
         return ServiceState.RESTARTING if self.last_end else ServiceState.WAITING
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it shall be started, now or later."""
+        return self.child is None and not self.done
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a connection starts it. One that has failed does not wait for that."""
+        return self.is_stopped and self.service.listener is not None and not self.last_end
 
     @property
     def record(self) -> ServiceRecord:
@@ -202,15 +221,19 @@ class Supervisor:
     def tick(self) -> None:
         """Start what is due."""
         for running in list(self.services):
-            idle = running.child is None and not running.done
-            if idle and time.monotonic() >= running.due and running.service.waits_for():
+            is_due = running.is_stopped and time.monotonic() >= running.due
+            if is_due and (not running.is_idle or _has_connection(running.service)) and running.service.waits_for():
                 self._start(running)
 
     def next_tick(self) -> float | None:
-        """Seconds until ``tick`` has to be called again; None if only the end of a child can change anything."""
+        """Seconds until ``tick`` has to be called again; None if only a connection or a child's end changes that."""
         now = time.monotonic()
-        idle = [running.due for running in self.services if running.child is None and not running.done]
-        return max(READINESS_INTERVAL, min(idle) - now) if idle else None
+        due = [running.due for running in self.services if running.is_stopped and not running.is_idle]
+        return max(READINESS_INTERVAL, min(due) - now) if due else None
+
+    def listeners(self) -> list[socket.socket]:
+        """Where a connection starts something: with the next ``tick``."""
+        return [running.service.listener for running in self.services if running.is_idle and running.service.listener]
 
     def _start(self, running: Running) -> None:
         begin = time.time()
@@ -272,6 +295,10 @@ class Supervisor:
             self._timeline.mark(running.service.name, MarkEvent.END)
             self._changed()
             running.service.on_end(code)
+            return running
+        if running.service.listener and code == 0:
+            running.last_end = ""
+            self._changed()
             return running
         lived = time.monotonic() - running.started
         running.restarts = 1 if lived > STABLE_AFTER else running.restarts + 1
@@ -342,6 +369,14 @@ class Supervisor:
 
     def report(self) -> tuple[ServiceRecord, ...]:
         return tuple(running.record for running in self.services)
+
+
+def _has_connection(service: Service) -> bool:
+    """Whether a connection waits to be accepted."""
+    poll = select.poll()
+    if service.listener:
+        poll.register(service.listener, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _has_ended(child: Child) -> bool:

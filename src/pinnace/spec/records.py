@@ -102,9 +102,14 @@ class NodeRecord:
 
 
 class ServiceState(StrEnum):
-    """``WAITING``: for something that it needs. ``RESTARTING``: it ended, and starts again after its back-off."""
+    """What a process that is supervised does.
+
+    ``WAITING``: for something that it needs. ``IDLE``: for a connection, which starts it. ``RESTARTING``: it ended, and
+    starts again after its back-off.
+    """
 
     WAITING = "waiting"
+    IDLE = "idle"
     RUNNING = "running"
     RESTARTING = "restarting"
     DONE = "done"

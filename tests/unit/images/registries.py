@@ -68,7 +68,7 @@ def serving(binary: Path, directory: Path, *, auth: dict[str, Any], tls: bool = 
     with socket.create_server((HERE, 0)) as probe:
         port = probe.getsockname()[1]
     files = {"certificate": str(directory / "server.crt"), "key": str(directory / "server.key")}
-    config = registry.config(str(directory / "data")) | {"http": {"addr": f"{HERE}:{port}", "secret": "one"}}
+    config = registry.config(str(directory / "data"), addr=f"{HERE}:{port}")
     config["storage"]["maintenance"] = {"uploadpurging": {"enabled": False}}
     config |= {"auth": auth} if auth else {}
     config["http"] |= {"tls": files} if tls else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +99,41 @@ def test_a_service_starts_when_what_it_waits_for_is_there(tmp_path: Path) -> Non
     assert supervisor.report()[0].state is ServiceState.WAITING
     there.touch()
     live_through(supervisor, ends=1)
+
+
+def test_a_service_with_a_listener_is_started_by_a_connection_and_ends_when_nobody_wants_it() -> None:
+    """Its end is none that counts as one, and the next connection starts it again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_one(_channel: messages.Channel) -> None:
+            connection, _ = listener.accept()
+            connection.sendall(b"here")
+
+        supervisor = supervised(Service(name="rare", run=Function(work=answer_one), listener=listener))
+        for _ in range(2):
+            supervisor.tick()
+            assert supervisor.report() == (ServiceRecord(name="rare", state=ServiceState.IDLE),)
+            assert (supervisor.listeners(), supervisor.next_tick()) == ([listener], None)
+            with socket.create_connection(listener.getsockname()) as client:
+                supervisor.tick()
+                assert supervisor.report()[0].state is ServiceState.RUNNING
+                assert supervisor.listeners() == []
+                assert client.recv(4) == b"here"
+            ended(supervisor)
+
+
+def test_a_service_with_a_listener_that_fails_is_started_again_without_a_connection() -> None:
+    codes = [5, 0]
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        run = Function(work=lambda _channel: os._exit(codes[supervisor.services[0].restarts]))
+        supervisor = supervised(Service(name="rare", run=run, listener=listener))
+        live_through(supervisor, ends=1)
+        (record,) = supervisor.report()
+        assert (record.state, record.last_end, record.restarts) == (ServiceState.RESTARTING, "exit code 5", 1)
+        assert supervisor.listeners() == [], "nobody is woken for it before"
+        listener.accept()[0].close()
+        live_through(supervisor, ends=1)
+        assert supervisor.report()[0].state is ServiceState.IDLE
 
 
 def test_a_service_that_is_stopped_stays_so(tmp_path: Path) -> None:
