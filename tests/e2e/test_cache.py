@@ -86,6 +86,10 @@ def test_the_next_cluster_unpacks_nothing_and_knows_nothing(bob: User) -> None:
     bob.pinnace("kubectl", "run", "again", f"--image={IMAGE}", "--restart=Never", "--", "true")
     wait = ["wait", "pod/again", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s"]
     bob.pinnace("kubectl", *wait)
+    impatient = json.dumps({"spec": {"terminationGracePeriodSeconds": 0}})
+    still = ["run", "still", f"--image={IMAGE}", f"--overrides={impatient}", "--", "sleep", "1000"]
+    bob.pinnace("kubectl", *still)  # its container still runs when the cluster ends
+    bob.pinnace("kubectl", "wait", "pod/still", "--for=condition=Ready", "--timeout=90s")
     bob.pinnace("down", "second")
     assert snapshots(bob) == before
     assert_nothing_left(bob)

@@ -73,7 +73,9 @@ class ClusterSession(Session):
             raise BenchError(f"the pod of the workload has ended: {status.get('message') or status['phase']}")
 
     def apply(self, *things: dict[str, Any]) -> None:
-        self._kubectl.run("create", "-f", "-", stdin=json.dumps(objects.many(things)), timeout=API_LIMIT)
+        """Not validated by kubectl: for that, each new API server would first have to describe all that it knows."""
+        stdin = json.dumps(objects.many(things))
+        self._kubectl.run("create", "--validate=false", "-f", "-", stdin=stdin, timeout=API_LIMIT)
 
     def delete(self, kind: str, name: str) -> None:
         self._kubectl.run("delete", kind, name, "--wait=true", check=False, timeout=READY_LIMIT)
@@ -160,6 +162,17 @@ class OverSession(ClusterSession):
     """A cluster in a job, over all hosts. The workload's node is that of the control plane: the busiest one."""
 
     model = Model.OVER
+
+    def create_early_startup_pod(self) -> None:
+        """While the cluster still starts: the API refuses pods until there is their ServiceAccount."""
+        begin = time.monotonic()
+        while True:
+            try:
+                self.create_startup_pod()
+            except ClusterError as error:
+                wait_a_moment(begin, API_LIMIT, f"no pod could be created ({error})")
+            else:
+                return
 
     def serving(self, argv: Sequence[str], server: Server) -> contextlib.AbstractContextManager[str]:
         return self._serving_in_pod(argv) if server is Server.POD else self._serving_on_host(argv)
@@ -386,15 +399,14 @@ def cluster_session(
 
     def early() -> None:
         if startup and model is Model.OVER:
-            with contextlib.suppress(ClusterError):  # not everything may be possible yet
-                OverSession(site, cluster).create_startup_pod()
+            OverSession(site, cluster).create_early_startup_pod()
 
     with started(cluster, ending, early, limit=site.wait_limit):
         session: ClusterSession
         if model is Model.OVER:
             session = over = OverSession(site, cluster)
             if startup:
-                over.startup = _finish_startup(over, begin)
+                over.startup = over.wait_startup(begin)
             settle()
             if workload:
                 over.create_client(claims=claims, node=site.client)
@@ -412,12 +424,3 @@ def cluster_session(
             if startup:
                 jobs.startup = jobs.measure_slurmjob_startup()
         yield session
-
-
-def _finish_startup(over: OverSession, begin: float) -> float:
-    """The pod was created early, unless that was too early."""
-    try:
-        over.pod(STARTUP)
-    except ApiError:
-        over.create_startup_pod()
-    return over.wait_startup(begin)

@@ -54,9 +54,10 @@ def prepare(run: RunDirectory, listener: Listener, ending: Ending, *, wait_limit
     listener.done(f"hosts: {', '.join(site.hosts)}")
     tools = needed(selected(settings.only, hosts=len(site.hosts)))
     parameters = settings.parameters
+    listener.begin("images")
+    site, direct = with_images(site, tools, ending)
+    listener.done(f"images: on {', '.join(site.hosts)}")
     if tools:
-        listener.begin("tools")
-        site, direct = with_tools(site, tools, ending)
         listener.done(f"tools: {', '.join(tools)}, copied from {settings.image}")
         elements = stream_elements(caches=described[0]["caches"], memory=job_memory(settings, described[0]))
         parameters = replace(parameters, elements=elements, direct=direct)
@@ -85,22 +86,25 @@ def describe(job: int, host: str, cpus: int, directory: str) -> dict[str, Any]:
     return dict(json.loads(execute(argv, limit=MACHINE_LIMIT)))
 
 
-def with_tools(site: Site, tools: list[str], ending: Ending) -> tuple[Site, bool]:
-    """Copy the tools from a pod, which brings the image to every host; whether fio can go around the page cache."""
-    target = site.directory / "tools"
+def with_images(site: Site, tools: list[str], ending: Ending) -> tuple[Site, bool]:
+    """Start a pod on every host, which brings its image; copy the tools; whether fio can go around the page cache."""
     claims = TaskKind.FIO in tools
     with cluster_session(
-        site, Model.OVER, 0, startup=False, workload=True, claims=claims, ending=ending
+        site, Model.OVER, 0, startup=False, workload=bool(tools), claims=claims, ending=ending
     ) as session:  # fmt: skip
+        records = session.cluster.directory.records()
+        addresses = {record.name: record.address for record in records}
+        if missing := [host for host in site.hosts if host not in addresses]:
+            raise BenchError(f"the node of {', '.join(missing)} has another name than its host")
+        for host in site.hosts:
+            session.measure_startup(node=host)
+        site = replace(site, addresses=addresses)
+        if not tools:
+            return site, False
+        target = site.directory / "tools"
         printed = session.run(copy_argv(target, tools), limit=COPY_LIMIT)
         found = Tools.copied(target, printed, tools, site.settings.image)
-        direct = claims and can_write_directly(session)
-        records = session.cluster.directory.records()
-    addresses = {record.name: record.address for record in records}
-    missing = [host for host in site.hosts if host not in addresses]
-    if missing:
-        raise BenchError(f"the node of {', '.join(missing)} has another name than its host")
-    return replace(site, tools=found, addresses=addresses), direct
+        return replace(site, tools=found), claims and can_write_directly(session)
 
 
 def can_write_directly(session: Session) -> bool:

@@ -60,6 +60,8 @@ def seal(binary: str, *, containerd: int, others: list[int]) -> None:
 
 def remove_containers(ctr: Ctr) -> None:
     sandboxes = [row[0] for row in ctr.rows("sandboxes", "list")]
+    if tasks := [row[0] for row in ctr.rows("tasks", "list") if row[0] not in sandboxes]:
+        ctr("tasks", "delete", "--force", *tasks)  # a pod may have had no grace period, or not heeded it
     if sandboxes:
         ctr("sandboxes", "remove", "--force", *sandboxes)
     if containers := ctr("containers", "list", "--quiet"):

@@ -24,8 +24,8 @@ JOBS = 8
 TRAP = """#!/bin/bash
 how=$(flock ~/trap/list sh -c 'head -1 ~/trap/list; sed -i 1d ~/trap/list')
 killed() { echo $PPID >> ~/trap/killed; kill -9 $PPID; }
-[ "$how" = before ] && killed && exit 1
-[ "$how" = during ] && killed && sleep 3
+[ "$how" = before ] && { killed; exit 1; }
+[ "$how" = during ] && { killed; sleep 3; }
 /usr/bin/sbatch "$@"; code=$?
 [ "$how" = after ] && killed
 exit $code
