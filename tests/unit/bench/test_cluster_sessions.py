@@ -12,6 +12,7 @@ from pinnace.bench import cluster_sessions
 from pinnace.bench.cluster_sessions import (
     SLURMJOBS,
     ClusterSession,
+    OverSession,
     PodJobSession,
     SlurmJobSession,
     cluster_session,
@@ -37,7 +38,7 @@ KUBECONFIG = {
     "users": [{"name": "x", "user": {}}],
 }
 KUBECTL = """#!/bin/sh
-[ "$*" = "create -f -" ] && exec cat > {}
+[ "$*" = "create --validate=false -f -" ] && exec cat > {}
 """
 
 
@@ -184,7 +185,7 @@ def test_a_cluster_settles_before_anything_but_its_own_start_is_measured(
 
     monkeypatch.setattr(cluster_sessions, "started", starting)
     monkeypatch.setattr(cluster_sessions, "describe_cluster", lambda *_: RunningCluster(tmp_path))
-    monkeypatch.setattr(cluster_sessions, "_finish_startup", say("start-up"))
+    monkeypatch.setattr(ClusterSession, "wait_startup", say("start-up"))
     monkeypatch.setattr(PodJobSession, "measure_startup", say("start-up"))
     monkeypatch.setattr(SlurmJobSession, "measure_slurmjob_startup", say("start-up"))
     monkeypatch.setattr(SlurmJobSession, "wait_bridge", lambda _: None)
@@ -201,3 +202,22 @@ def test_a_cluster_settles_before_anything_but_its_own_start_is_measured(
     ):
         pass
     assert heard == steps
+
+
+def test_the_pod_of_a_start_is_created_as_soon_as_the_api_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses pods as long as their ServiceAccount is not there."""
+    cluster = RunningCluster(tmp_path)
+    kubectl = tmp_path / "kubectl"
+    willing = kubectl.read_text()
+    kubectl.write_text("#!/bin/sh\necho forbidden >&2; exit 1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_sessions, "API_LIMIT", 0.3)
+        with pytest.raises(BenchError, match=r"no pod could be created .*forbidden"):
+            OverSession(site(tmp_path), cluster).create_early_startup_pod()
+    refusing = f"#!/bin/sh\n[ -e {tmp_path}/there ] || {{ touch {tmp_path}/there; exit 1; }}\n"
+    kubectl.write_text(refusing + willing.removeprefix("#!/bin/sh\n"))
+    OverSession(site(tmp_path), cluster).create_early_startup_pod()
+    [item] = json.loads(cluster.created.read_text())["items"]
+    assert item["metadata"]["name"] == "startup"
