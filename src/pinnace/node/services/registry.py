@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SERVICE = "registry"
 START_LIMIT = 30.0  # seconds until upstream's registry listens; it takes less than a tenth on an idle machine
 START_INTERVAL = 0.01  # seconds between looks whether it does
-IDLE_LIMIT = 30.0  # seconds; containerd's pulls follow one another faster where images have many layers
+IDLE_LIMIT = 30.0  # seconds without a connection; the pulls of a workload follow one another faster
 MAX_CONNECTIONS = 1024
 
 
