@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import os
 import shlex
 import time
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
     from pinnace.node.certificates import Certificates
     from pinnace.slurm.gres import AllocatedGres
+
+# What several processes of a node load. Loaded before these are forked, it is in memory once.
+SHARED_MODULES = ("pinnace.network.native.server", "pinnace.node.services.usage", "pinnace.storage.provisioner")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,6 +107,8 @@ class Launch:
                 self.taints = (HEAD_TAINT,)
             requirements.require_watches()
             agent = Agent(self._node(place), self.turn, self.certificates, self.timeline)
+            if self.index != HEAD and not self.args.pod:  # the head and a pod are waited for
+                load_shared_modules()
             gc.freeze()  # a collector that looks at what is loaded would give every forked process a copy of its own
             return agent.run()
         except (OSError, PinnaceError) as error:
@@ -176,6 +182,11 @@ class Launch:
         if self.index is not None:
             record = NodeRecord(name=self.name, state=NodeState.FAILED, failure=message, hint=hint)
             record.write(self.spec.node_file(self.index))
+
+
+def load_shared_modules() -> None:
+    for name in SHARED_MODULES:
+        importlib.import_module(name)
 
 
 def allocated(environment: Mapping[str, str]) -> Allocation:
