@@ -28,7 +28,7 @@ from testbed.state import Directories
 
 PROJECT = Path(__file__).parents[1]
 STATE = Directories(state=Path(os.environ.get("TESTBED_BENCH_STATE", "/var/lib/testbed-bench")))
-SETTLED = 45  # seconds after which a cluster without pods does nothing but wait
+SETTLED = 150  # seconds after which a cluster without pods does nothing but wait: what starts it ends after two minutes
 IDLE = 30  # seconds over which its CPU is counted
 
 

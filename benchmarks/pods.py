@@ -4,9 +4,12 @@
 
 latency   from `kubectl run` to the container's first line, with a small image and with one of 45 MB that the host has
           run before, beside `srun` and `sbatch`; medians, all figures, and when each step of the start was
-rate      200 pods of one second over four hosts, beside the same 200 as plain sbatch jobs; WIDTHS="6 1" are their CPUs
+rate      200 pods of one second over four hosts, beside the same 200 as plain sbatch jobs; WIDTHS="6 1" are their CPUs,
+          COUNT=400 is another number of them
 pending   1,000 pods that wait: how long one look of the provisioner takes, and its memory
 kill      100 pods while the provisioner is killed 50 times, and slurmctld restarted: each pod has exactly one job
+
+Slurm's pauses are switched off, but with USUAL=1, where it has those of a site that has set none.
 """
 
 from __future__ import annotations
@@ -178,7 +181,7 @@ def show_steps(starts: list[Start]) -> None:
         say(f"    {begin:6.2f} {end:6.2f}  {name}")
 
 
-def rate(site: Site, count: int = 200) -> None:
+def rate(site: Site, count: int = int(os.environ.get("COUNT", "200"))) -> None:
     """With one pod at a time on each host, which this machine may have CPUs for, and with as many as fit."""
     for cpus in map(int, os.environ.get("WIDTHS", "6 1").split()):
         say(f"jobs of {cpus} of a host's 8 CPUs:")
@@ -279,7 +282,7 @@ def kill(site: Site, count: int = 100, kills: int = 50) -> None:
 
 def main() -> int:
     chosen = sys.argv[1:] or ["latency", "rate", "pending", "kill"]
-    bed = Bed.up(Plan(hosts=4, fast=True), STATE)
+    bed = Bed.up(Plan(hosts=4, fast=not os.environ.get("USUAL")), STATE)
     try:
         install(bed, PROJECT, share=user_root().parent)
         site = Site(bed)
