@@ -41,7 +41,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     name = "LIST"
 
     def __init__(self, known: list[str]) -> None:
-        self._known = known
+        self._known = tuple(dict.fromkeys(known))  # a group may be named as a measurement in it
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):

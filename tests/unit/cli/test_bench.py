@@ -8,8 +8,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
+from pinnace.cli.bench import Names
 from pinnace.cli.slurm_options import with_memory
 from support.bench_samples import run_at
 
@@ -96,3 +98,8 @@ def test_hosts_have_the_memory_that_a_cluster_would_have(
 def test_the_number_of_nodes_is_no_option_of_every_job() -> None:
     assert with_memory({"nodes": "4", "partition": "main"}, {}) == {"partition": "main", "mem": "3G"}
     assert with_memory({"exclusive": None}, {}) == {"exclusive": None}
+
+
+def test_what_can_be_measured_is_named_once() -> None:
+    with pytest.raises(click.BadParameter, match=r"^nosuch is none of cpu, dns, api$"):
+        Names(["cpu", "dns", "cpu", "api"]).convert("cpu,nosuch", None, None)
