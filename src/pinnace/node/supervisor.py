@@ -177,7 +177,7 @@ class Running:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it shall be started, now or later."""
+        """Whether it does not run, but shall be started, now or later."""
         return self.child is None and not self.done
 
     @property
